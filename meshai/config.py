@@ -1,0 +1,129 @@
+"""Every setting: its name, default, meaning and limits, and the only reader of YAML and the environment.
+
+Each field's description is its line in `config.example.yaml`, which is written from here.
+"""
+
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+CHANNEL_BYTES_MAX: Final = 227
+"""Longest channel text with a reply id that firmware 2.7 accepts (233-byte payload less overhead)."""
+DIRECT_BYTES_MAX: Final = 215
+"""Longest public-key direct message with a reply id that firmware 2.7 accepts."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class RadioSettings(Section):
+    address: str = Field(
+        "auto",
+        description="auto (find a USB radio) | /dev/serial/by-id/NAME | tcp:HOST or tcp:HOST:PORT | ble:ADDRESS",
+    )
+    answer_within_s: Annotated[int, Field(ge=10, le=86_400)] = Field(
+        600, description="texts that waited longer than this in the radio while nobody listened stay unanswered"
+    )
+
+
+class BotSettings(Section):
+    aliases: tuple[str, ...] = Field(
+        (), description="more names the bot answers to on channels, in any script, e.g. [bot, бот]"
+    )
+    persona: str = Field(
+        "You are MeshAI, a radio assistant on a LoRa mesh. Answer in one or two short sentences of plain text, "
+        "in the language of the question. If you do not know, say that you do not know.",
+        description="what the model is told about itself",
+    )
+    ignore_nodes: tuple[str, ...] = Field(
+        (), description='nodes that never get an answer, e.g. ["!a1b2c3d4"]; put other bots here'
+    )
+    answer_mqtt: bool = Field(False, description="whether to answer texts that came over MQTT instead of radio")
+
+
+class ChannelSettings(Section):
+    answer_on: tuple[Annotated[int, Field(ge=0, le=7)], ...] = Field(
+        (1, 2, 3, 4, 5, 6, 7),
+        description="channel indexes where the bot answers when addressed; 0 is the public primary channel",
+    )
+    reply_by: Literal["channel", "direct"] = Field(
+        "channel", description="answer channel questions on the channel, or to the asker by direct message"
+    )
+
+
+class CommandSettings(Section):
+    aliases: dict[str, str] = Field(
+        {}, description="more words for commands, in any script, e.g. {помощь: help}; typed as !помощь"
+    )
+
+
+class ReplySettings(Section):
+    max_packets: Annotated[int, Field(ge=1, le=10)] = Field(
+        3, description="most packets one answer may take; what does not fit is cut, and the text says so"
+    )
+    max_characters: Annotated[int, Field(ge=40, le=CHANNEL_BYTES_MAX)] = Field(
+        150, description="most characters in one packet"
+    )
+    channel_bytes: Annotated[int, Field(ge=60, le=CHANNEL_BYTES_MAX)] = Field(
+        160, description="most UTF-8 bytes in one packet on a channel; above 161 newer firmware no longer signs it"
+    )
+    direct_bytes: Annotated[int, Field(ge=60, le=DIRECT_BYTES_MAX)] = Field(
+        200, description="most UTF-8 bytes in one packet of a direct message"
+    )
+    gap_s: Annotated[float, Field(ge=2.5, le=600)] = Field(
+        2.5, description="least pause between two texts; the radio silently drops texts closer than about 2.3 s"
+    )
+
+
+class ModelSettings(Section):
+    base_url: str = Field(
+        "", description="any OpenAI-compatible server, e.g. http://127.0.0.1:11434/v1; empty: the embedded model"
+    )
+    name: str = Field("", description="model to ask that server for, e.g. llama3.2:3b")
+    api_key: SecretStr = Field(
+        SecretStr(""), description="key for that server, from the environment, e.g. ${MESHAI_API_KEY}"
+    )
+    timeout_s: Annotated[float, Field(gt=0, le=3600)] = Field(
+        60, description="longest wait for an answer, retries included"
+    )
+    max_tokens: Annotated[int, Field(ge=16, le=4096)] = Field(
+        200, description="longest answer to ask for; a thinking model needs 2000 or more"
+    )
+    context_tokens: Annotated[int, Field(ge=512, le=1_000_000)] = Field(
+        2048, description="most tokens of prompt and answer together"
+    )
+    system_role: bool = Field(
+        True, description="false: put the instructions into the first user message, for models without a system role"
+    )
+    embedded: str = Field(
+        "auto",
+        description="local model when base_url is empty: auto (best that fits in memory) | off | a name from "
+        "`meshai model list`",
+    )
+
+
+class StorageSettings(Section):
+    path: Path | None = Field(
+        None, description="the SQLite file; empty: meshai.db in the data folder of the user or service"
+    )
+
+
+class LogSettings(Section):
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="debug also logs the texts of messages"
+    )
+
+
+class Config(Section):
+    """All settings. Each part gets its own section, never all of it."""
+
+    radio: RadioSettings = Field(RadioSettings(), description="the Meshtastic node the bot speaks through")
+    bot: BotSettings = Field(BotSettings(), description="who the bot is and whom it answers")
+    channels: ChannelSettings = Field(ChannelSettings(), description="behaviour on channels")
+    commands: CommandSettings = Field(CommandSettings(), description="commands such as !help")
+    replies: ReplySettings = Field(ReplySettings(), description="how answers are cut and paced")
+    model: ModelSettings = Field(ModelSettings(), description="the language model that writes the answers")
+    storage: StorageSettings = Field(StorageSettings(), description="where conversations are kept")
+    log: LogSettings = Field(LogSettings(), description="what is logged")

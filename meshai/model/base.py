@@ -1,0 +1,45 @@
+"""The seam to language models: what a model is asked, what it answers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Protocol, Self
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A model's answer as it came: untrusted text, and what it cost in tokens (None when not reported)."""
+
+    text: str
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class LanguageModel(Protocol):
+    """Something that continues a conversation. Entering it may load weights; leaving it frees them."""
+
+    @property
+    def name(self) -> str:
+        """What people know it by, for `!status` and the log."""
+        ...
+
+    @property
+    def context_tokens(self) -> int:
+        """Room for prompt and answer together."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+    async def complete(self, messages: Sequence[ChatMessage], *, max_tokens: int) -> Completion:
+        """Answer `messages` (roles alternate, the last is the user's). Raises a ModelError."""
+        ...
