@@ -3,19 +3,66 @@
 Each field's description is its line in `config.example.yaml`, which is written from here.
 """
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 CHANNEL_BYTES_MAX: Final = 227
 """Longest channel text with a reply id that firmware 2.7 accepts (233-byte payload less overhead)."""
 DIRECT_BYTES_MAX: Final = 215
 """Longest public-key direct message with a reply id that firmware 2.7 accepts."""
+TCP_PORT: Final = 4403
+"""Where a node with network access listens."""
 
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SerialAddress:
+    """A serial port, or with path None whichever single port a radio is found on."""
+
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TcpAddress:
+    host: str
+    port: int = TCP_PORT
+
+
+@dataclass(frozen=True, slots=True)
+class BleAddress:
+    device: str
+    """A Bluetooth address, or the name the device advertises."""
+
+
+RadioAddress: TypeAlias = SerialAddress | TcpAddress | BleAddress
+
+
+def parse_radio_address(text: str) -> RadioAddress:
+    """Read what people write for `radio.address`. Raises ValueError that says what to write instead."""
+    text = text.strip()
+    kind, _, rest = text.partition(":")
+    match kind.lower():
+        case "auto" if not rest:
+            return SerialAddress()
+        case "ble" if rest:
+            return BleAddress(rest)
+        case "tcp" if rest:
+            found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:\[\]/]+))(?::(\d{1,5}))?", rest)
+            if found and 1 <= int(found[3] or TCP_PORT) <= 65_535:
+                return TcpAddress(found[1] or found[2], int(found[3] or TCP_PORT))
+        case _ if re.match(r"/|COM\d", text):
+            return SerialAddress(text)
+    raise ValueError(
+        f"{text!r} is not a radio address; write auto, a serial port such as /dev/ttyUSB0, tcp:HOST, "
+        "tcp:HOST:PORT (an IPv6 host in brackets) or ble:ADDRESS"
+    )
 
 
 class RadioSettings(Section):
@@ -26,6 +73,17 @@ class RadioSettings(Section):
     answer_within_s: Annotated[int, Field(ge=10, le=86_400)] = Field(
         600, description="texts that waited longer than this in the radio while nobody listened stay unanswered"
     )
+
+    @field_validator("address")
+    @classmethod
+    def _is_an_address(cls, text: str) -> str:
+        parse_radio_address(text)
+        return text
+
+    @property
+    def endpoint(self) -> RadioAddress:
+        """The address, read."""
+        return parse_radio_address(self.address)
 
 
 class BotSettings(Section):
