@@ -3,11 +3,14 @@
 Each field's description is its line in `config.example.yaml`, which is written from here.
 """
 
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
 
+import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 CHANNEL_BYTES_MAX: Final = 227
@@ -185,3 +188,10 @@ class Config(Section):
     model: ModelSettings = Field(ModelSettings(), description="the language model that writes the answers")
     storage: StorageSettings = Field(StorageSettings(), description="where conversations are kept")
     log: LogSettings = Field(LogSettings(), description="what is logged")
+
+
+def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the database and model files are kept: the service's state folder, else the user's data folder."""
+    # systemd joins several StateDirectory= entries by colons; the first one is ours.
+    service_state = environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    return Path(service_state) if service_state else platformdirs.user_data_path("meshai")
