@@ -32,7 +32,7 @@ class Modem:
 
     @property
     def symbol_ms(self) -> float:
-        return float(2**self.spreading_factor / self.bandwidth_khz)
+        return (1 << self.spreading_factor) / self.bandwidth_khz
 
     @property
     def slot_s(self) -> float:
@@ -53,7 +53,7 @@ class Modem:
 
         `contention` is the exponent of the contention window: 3 on an idle channel, 8 on a full one.
         """
-        return 2 * self.airtime_s(frame_bytes) + (2**contention + 48) * self.slot_s + 4.5
+        return 2 * self.airtime_s(frame_bytes) + ((1 << contention) + 48) * self.slot_s + 4.5
 
     def ack_wait_s(self, frame_bytes: int) -> float:
         """When all tries have had their time even on a full channel: no routing answer is to be expected later."""

@@ -1,0 +1,53 @@
+"""SQL for the inbox: what was heard and decided to be answered, until it is settled.
+
+A settled row keeps only who sent which packet, so that the same packet is never answered twice.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Final
+
+import aiosqlite
+
+from meshai.messages import IncomingMessage, TextLimits
+
+KEPT: Final = 5000
+"""Settled rows remembered: days of the busiest mesh, a few hundred kilobytes."""
+
+
+async def add(db: aiosqlite.Connection, message: IncomingMessage) -> int | None:
+    """Note a message; returns its exchange number, or None when this packet was heard before."""
+    async with db.execute(
+        "INSERT INTO heard (node, packet_id, heard_at, message) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        (message.sender, message.packet_id, message.heard_at, _to_json(message)),
+    ) as cursor:
+        return cursor.lastrowid if cursor.rowcount == 1 else None
+
+
+async def settle(db: aiosqlite.Connection, exchange: int) -> None:
+    """Nothing is owed for this message any more: an answer is queued, or silence was decided."""
+    await db.execute("UPDATE heard SET message = NULL WHERE id = ?", (exchange,))
+    await db.execute("DELETE FROM heard WHERE id <= ? AND message IS NULL", (exchange - KEPT,))
+
+
+async def unsettled(db: aiosqlite.Connection) -> Sequence[tuple[int, int, IncomingMessage]]:
+    """(exchange, earlier tries, message) of what the last process left unanswered, in order of arrival."""
+    async with db.execute("SELECT id, tries, message FROM heard WHERE message IS NOT NULL ORDER BY id") as cursor:
+        rows = [(int(row["id"]), int(row["tries"]), _from_json(row["message"])) for row in await cursor.fetchall()]
+    await db.execute("UPDATE heard SET tries = tries + 1 WHERE message IS NOT NULL")
+    return rows
+
+
+def _to_json(message: IncomingMessage) -> str:
+    fields = asdict(message)
+    fields["public_key"] = message.public_key.hex() if message.public_key is not None else None
+    return json.dumps(fields)
+
+
+def _from_json(text: str) -> IncomingMessage:
+    fields = json.loads(text)
+    fields["limits"] = TextLimits(**fields["limits"])
+    key = fields["public_key"]
+    fields["public_key"] = bytes.fromhex(key) if key is not None else None
+    return IncomingMessage(**fields)

@@ -1,0 +1,80 @@
+"""The numbered steps that make the schema. A step, once released, never changes; a change is a new step."""
+
+from typing import Final
+
+import aiosqlite
+
+from meshai.errors import StoreError
+
+STEPS: Final[tuple[tuple[str, ...], ...]] = (
+    (
+        # 1: what was heard and must be answered, what was said, what waits to be sent
+        """
+        CREATE TABLE heard (
+            id        INTEGER PRIMARY KEY AUTOINCREMENT,  -- order of arrival, the number of the exchange
+            node      INTEGER NOT NULL,
+            packet_id INTEGER NOT NULL,
+            heard_at  REAL    NOT NULL,
+            message   TEXT,                               -- the message as JSON until it is settled, then NULL
+            tries     INTEGER NOT NULL DEFAULT 0          -- process starts that found it unsettled
+        )
+        """,
+        "CREATE UNIQUE INDEX heard_once ON heard (node, packet_id) WHERE packet_id <> 0",
+        "CREATE INDEX heard_unsettled ON heard (id) WHERE message IS NOT NULL",
+        """
+        CREATE TABLE turns (
+            id         INTEGER PRIMARY KEY,
+            kind       TEXT    NOT NULL CHECK (kind IN ('direct', 'channel')),
+            number     INTEGER NOT NULL,                  -- node number or channel index
+            exchange   INTEGER NOT NULL,                  -- heard.id of the question: a turn's place in the order
+            is_ours    INTEGER NOT NULL,
+            node       INTEGER NOT NULL,                  -- who said it
+            public_key BLOB,                              -- the speaker's key, where the packet proved it
+            packet_id  INTEGER NOT NULL,
+            at         REAL    NOT NULL,
+            text       TEXT    NOT NULL,
+            UNIQUE (kind, number, exchange, is_ours)
+        )
+        """,
+        """
+        CREATE TABLE outbox (
+            id          INTEGER PRIMARY KEY AUTOINCREMENT,
+            exchange    INTEGER NOT NULL,                 -- heard.id of what it answers
+            kind        TEXT    NOT NULL CHECK (kind IN ('direct', 'channel')),
+            number      INTEGER NOT NULL,
+            channel     INTEGER NOT NULL,
+            reply_to    INTEGER,
+            limit_bytes INTEGER NOT NULL,
+            text        TEXT    NOT NULL,
+            part        INTEGER NOT NULL,
+            parts       INTEGER NOT NULL,
+            packet_id   INTEGER NOT NULL,
+            queued_at   REAL    NOT NULL,
+            handed_over INTEGER NOT NULL DEFAULT 0        -- the node has it; what is left is to learn its fate
+        )
+        """,
+        "CREATE TABLE life (one INTEGER PRIMARY KEY CHECK (one = 1), listening_at REAL NOT NULL)",
+    ),
+)
+
+
+async def migrate(db: aiosqlite.Connection, name: str) -> None:
+    """Run the steps the database has not seen, each in one transaction with its number."""
+    async with db.execute("PRAGMA user_version") as cursor:
+        row = await cursor.fetchone()
+    version = int(row[0]) if row else 0
+    if version > len(STEPS):
+        raise StoreError(
+            f"{name} was written by a newer MeshAI (schema {version}, this one knows {len(STEPS)}): "
+            "install that version again, or set storage.path to another file"
+        )
+    for number, step in enumerate(STEPS[version:], start=version + 1):
+        await db.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in step:
+                await db.execute(statement)
+            await db.execute(f"PRAGMA user_version = {number}")
+        except BaseException:
+            await db.rollback()
+            raise
+        await db.commit()

@@ -1,0 +1,67 @@
+"""SQL for turns: what was said and heard, by conversation, in order of arrival.
+
+The order is (exchange, is_ours): an answer stands behind its question, also when the next question came before it.
+"""
+
+from collections.abc import AsyncIterator
+
+import aiosqlite
+
+from meshai.messages import Conversation, NodeNum, Turn
+from meshai.store.conversations import key
+
+
+async def add_question(
+    db: aiosqlite.Connection, exchange: int, turn: Turn, *, packet_id: int, public_key: bytes | None
+) -> None:
+    """Keep what a node said."""
+    await db.execute(
+        "INSERT INTO turns (kind, number, exchange, is_ours, node, public_key, packet_id, at, text)"
+        " VALUES (?, ?, ?, 0, ?, ?, ?, ?, ?)",
+        (*key(turn.conversation), exchange, turn.node, public_key, packet_id, turn.at, turn.text),
+    )
+
+
+async def add_answer(db: aiosqlite.Connection, exchange: int, turn: Turn, *, packet_id: int) -> None:
+    """Keep what we said, unless its question was forgotten meanwhile."""
+    kind, number = key(turn.conversation)
+    await db.execute(
+        "INSERT INTO turns (kind, number, exchange, is_ours, node, packet_id, at, text)"
+        " SELECT ?1, ?2, ?3, 1, ?4, ?5, ?6, ?7"
+        " WHERE EXISTS (SELECT 1 FROM turns WHERE kind = ?1 AND number = ?2 AND exchange = ?3 AND NOT is_ours)",
+        (kind, number, exchange, turn.node, packet_id, turn.at, turn.text),
+    )
+
+
+async def newest(
+    db: aiosqlite.Connection, conversation: Conversation, *, before: int, most: int
+) -> AsyncIterator[Turn]:
+    """The turns of a conversation in exchanges before `before`, newest first, `most` at the most."""
+    async with db.execute(
+        "SELECT text, node, is_ours, at FROM turns WHERE kind = ? AND number = ? AND exchange < ?"
+        " ORDER BY exchange DESC, is_ours DESC LIMIT ?",
+        (*key(conversation), before, most),
+    ) as cursor:
+        async for row in cursor:
+            yield Turn(conversation, row["text"], row["node"], bool(row["is_ours"]), row["at"])
+
+
+async def count(db: aiosqlite.Connection, conversation: Conversation, node: NodeNum) -> int:
+    """How many turns are kept of the exchanges that `node` began in this conversation."""
+    async with db.execute(
+        "SELECT count(*) FROM turns WHERE kind = ?1 AND number = ?2 AND exchange IN"
+        " (SELECT exchange FROM turns WHERE kind = ?1 AND number = ?2 AND node = ?3 AND NOT is_ours)",
+        (*key(conversation), node),
+    ) as cursor:
+        row = await cursor.fetchone()
+    return int(row[0]) if row else 0
+
+
+async def forget(db: aiosqlite.Connection, conversation: Conversation, node: NodeNum) -> int:
+    """Delete the exchanges that `node` began in this conversation; returns how many turns went."""
+    async with db.execute(
+        "DELETE FROM turns WHERE kind = ?1 AND number = ?2 AND exchange IN"
+        " (SELECT exchange FROM turns WHERE kind = ?1 AND number = ?2 AND node = ?3 AND NOT is_ours)",
+        (*key(conversation), node),
+    ) as cursor:
+        return cursor.rowcount

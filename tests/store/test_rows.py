@@ -1,0 +1,120 @@
+"""The rows of inbox, turns, outbox and life: what goes in comes out, once, in order."""
+
+from meshai.messages import Address, Channel, Direct, IncomingMessage, OutgoingPacket, TextLimits, Turn
+from meshai.store import heard, life, outbox, turns
+from meshai.store.database import Database
+
+ANNA, BEN = 0xA11A, 0xBE17
+
+
+def message(
+    packet_id: int, *, sender: int = ANNA, text: str = "hi 🙂", key: bytes | None = b"\x01\xff"
+) -> IncomingMessage:
+    return IncomingMessage(
+        packet_id, sender, 7, 2, text, 1000.5, TextLimits(160, 200), hops=1, snr=-3.25, rssi=-90, public_key=key
+    )
+
+
+async def test_a_message_comes_back_as_it_was_heard(database: Database) -> None:
+    first, second = message(1), message(2, key=None)
+    async with database.transaction() as db:
+        numbers = [await heard.add(db, first), await heard.add(db, second)]
+    async with database.transaction() as db:
+        assert await heard.unsettled(db) == [(numbers[0], 0, first), (numbers[1], 0, second)]
+    async with database.transaction() as db:
+        assert [tries for _, tries, _ in await heard.unsettled(db)] == [1, 1]
+
+
+async def test_the_same_packet_is_noted_once_even_when_settled(database: Database) -> None:
+    async with database.transaction() as db:
+        number = await heard.add(db, message(9))
+        assert number is not None
+        assert await heard.add(db, message(9, text="other")) is None
+        await heard.settle(db, number)
+        assert await heard.add(db, message(9)) is None
+        assert await heard.add(db, message(9, sender=BEN)) is not None
+
+
+async def test_packets_without_an_id_are_all_new(database: Database) -> None:
+    async with database.transaction() as db:
+        assert {await heard.add(db, message(0)), await heard.add(db, message(0))} == {1, 2}
+
+
+async def test_settled_rows_keep_no_text_and_are_bounded(database: Database) -> None:
+    async with database.transaction() as db:
+        for packet_id in range(1, heard.KEPT + 50):
+            number = await heard.add(db, message(packet_id))
+            assert number is not None
+            await heard.settle(db, number)
+        async with db.execute("SELECT count(*), count(message) FROM heard") as cursor:
+            row = await cursor.fetchone()
+    assert row is not None
+    assert tuple(row) == (heard.KEPT, 0)
+
+
+async def say(database: Database, exchange: int, text: str, answer: str | None, *, node: int = ANNA) -> None:
+    async with database.transaction() as db:
+        turn = Turn(Direct(node), text, node, False, 1.0)
+        await turns.add_question(db, exchange, turn, packet_id=exchange, public_key=None)
+        if answer is not None:
+            await turns.add_answer(db, exchange, Turn(Direct(node), answer, 7, True, 2.0), packet_id=0)
+
+
+async def newest(database: Database, node: int = ANNA, before: int = 99) -> list[str]:
+    async with database.transaction() as db:
+        return [turn.text async for turn in turns.newest(db, Direct(node), before=before, most=10)]
+
+
+async def test_an_answer_stands_behind_its_question_whenever_it_comes(database: Database) -> None:
+    await say(database, 1, "first?", None)
+    await say(database, 2, "second?", None)
+    async with database.transaction() as db:
+        await turns.add_answer(db, 1, Turn(Direct(ANNA), "first!", 7, True, 5.0), packet_id=0)
+    assert await newest(database) == ["second?", "first!", "first?"]
+    assert await newest(database, before=2) == ["first!", "first?"]
+
+
+async def test_order_is_by_arrival_whatever_the_clock_said(database: Database) -> None:
+    async with database.transaction() as db:
+        for exchange, at in ((1, 500.0), (2, 100.0), (3, 900.0)):
+            turn = Turn(Channel(2), f"at {at:.0f}", ANNA, False, at)
+            await turns.add_question(db, exchange, turn, packet_id=exchange, public_key=None)
+        texts = [turn.text async for turn in turns.newest(db, Channel(2), before=9, most=9)]
+    assert texts == ["at 900", "at 100", "at 500"]
+
+
+async def test_forgetting_takes_what_one_node_began_and_no_late_answer_brings_it_back(database: Database) -> None:
+    await say(database, 1, "mine", "yours")
+    await say(database, 2, "ben's", "to ben", node=BEN)
+    async with database.transaction() as db:
+        assert await turns.forget(db, Direct(ANNA), ANNA) == 2
+        await turns.add_answer(db, 1, Turn(Direct(ANNA), "late", 7, True, 5.0), packet_id=0)
+        assert await turns.count(db, Direct(ANNA), ANNA) == 0
+        assert await turns.count(db, Direct(BEN), BEN) == 2
+    assert await newest(database) == []
+
+
+async def test_packets_come_back_as_they_were_queued_until_handed_over(database: Database) -> None:
+    packets = [
+        OutgoingPacket(Address(Direct(ANNA), 200, 55, 1), "(1/2) ä", 1, 2, 0xFFFFFFFF),
+        OutgoingPacket(Address(Channel(3), 160, None, 3), "b", 2, 2, 12),
+    ]
+    async with database.transaction() as db:
+        await outbox.add(db, 4, packets, 77.5)
+        first, second = await outbox.waiting(db, after=0)
+        assert [first.packet, second.packet] == packets
+        assert (first.exchange, first.queued_at) == (4, 77.5)
+        assert await outbox.waiting(db, after=first.row) == [second]
+        await outbox.hand_over(db, first.row)
+        assert await outbox.waiting(db, after=0) == [second]
+        assert await outbox.remove_handed_over(db) == 1
+        assert await outbox.remove_exchange(db, 4) == 1
+        assert await outbox.waiting(db, after=0) == []
+
+
+async def test_life_remembers_the_last_time(database: Database) -> None:
+    async with database.transaction() as db:
+        assert await life.last_listened(db) is None
+        await life.listening(db, 5.5)
+        await life.listening(db, 9.0)
+        assert await life.last_listened(db) == 9.0
