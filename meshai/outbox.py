@@ -1,0 +1,229 @@
+"""Packets waiting to be sent, and their way to the radio.
+
+Theory of operation. Every packet is a row of SQLite before it is tried and until its fate is known. One *lane* per
+destination sends its packets strictly in order: part n+1 leaves when part n is settled, and no other reply to that
+place gets in between. All lanes share one *pace*: one hand-over at a time, `gap_s` apart, because the node silently
+drops texts that come sooner (radio-wide, whoever they are for).
+
+The packet id is chosen when the packet is queued and kept for every try. A packet that may or may not have left,
+after a lost link or a crash, can therefore be sent again: our node and every receiver know the id and ignore the
+repetition. A packet the node has confirmed to hold is never sent again.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+import aiosqlite
+
+from meshai.clock import Clock
+from meshai.errors import RadioDisconnected, RadioError, StoreError
+from meshai.messages import Conversation, Delivery, Fate, OutgoingPacket
+from meshai.radio.base import Radio
+from meshai.store import outbox as rows
+from meshai.store.database import Database
+from meshai.store.outbox import Waiting
+
+log = logging.getLogger(__name__)
+
+STORE_RETRY_S: Final = 5.0
+
+REMEDIES: Final = {
+    "PKI_UNKNOWN_PUBKEY": "its node lacks our key; ours now sends its node info, so its next question can be answered",
+    "PKI_SEND_FAIL_PUBLIC_KEY": "we lack its key; it must exchange node info with our node first",
+    "NO_CHANNEL": "it could not decrypt the text (changed key?); remove each other from the node lists and exchange "
+    "node info again, or check the channel",
+    "MAX_RETRANSMIT": "no node acknowledged it; the destination is out of reach or off",
+    "DUTY_CYCLE_LIMIT": "the region's transmission time for this hour is used up",
+    "TOO_LARGE": "set replies.direct_bytes or replies.channel_bytes lower",
+}
+
+
+class Outbox:
+    """Sends what is stored, in order and at the radio's pace. `run()` is its one task."""
+
+    def __init__(
+        self,
+        database: Database,
+        radio: Radio,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        gap_s: float,
+        worth_saying_s: float,
+    ) -> None:
+        self._database = database
+        self._radio = radio
+        self._clock = clock
+        self._rng = rng
+        self._gap_s = gap_s
+        self._worth_saying_s = worth_saying_s
+        self._pace = asyncio.Lock()
+        self._next_at = clock.monotonic() + gap_s
+        self._wake = asyncio.Event()
+        self._lanes: dict[Conversation, list[Waiting]] = {}
+        self._deadlines: dict[int, float] = {}
+        self._newest_row = 0
+        self.sent = 0
+        self.failed = 0
+
+    @property
+    def waiting(self) -> int:
+        """Packets known to wait or to be under way."""
+        return sum(len(lane) for lane in self._lanes.values())
+
+    async def add(self, db: aiosqlite.Connection, exchange: int, packets: Iterable[OutgoingPacket]) -> int:
+        """Queue a reply in the caller's transaction; returns the first packet's id. Call `wake()` after it."""
+        numbered = [replace(packet, packet_id=self._rng.randint(1, 0xFFFFFFFF)) for packet in packets]
+        await rows.add(db, exchange, numbered, self._clock.now())
+        return numbered[0].packet_id if numbered else 0
+
+    def wake(self) -> None:
+        """Look for newly queued packets."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        async with asyncio.TaskGroup() as lanes:
+            self._wake.set()
+            is_start = True
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                try:
+                    waiting = await (self._left_over() if is_start else self._new())
+                except StoreError as error:
+                    log.error("cannot read the packets to send: %s; trying again in %.0f s", error, STORE_RETRY_S)
+                    await self._clock.sleep(STORE_RETRY_S)
+                    self._wake.set()
+                    continue
+                is_start = False
+                for item in waiting:
+                    self._newest_row = item.row
+                    destination = item.packet.address.destination
+                    lane = self._lanes.get(destination)
+                    if lane is None:
+                        lane = self._lanes[destination] = []
+                        lanes.create_task(self._send_lane(destination, lane), name=f"outbox to {destination}")
+                    lane.append(item)
+
+    async def drained(self) -> None:
+        """Wait until nothing is queued or under way."""
+        while self._lanes or self._wake.is_set():
+            await self._clock.sleep(0.05)
+
+    async def _new(self) -> list[Waiting]:
+        async with self._database.transaction() as db:
+            new = list(await rows.waiting(db, after=self._newest_row))
+        now = self._clock.monotonic()
+        self._deadlines.update((item.row, now + self._worth_saying_s) for item in new)
+        return new
+
+    async def _left_over(self) -> list[Waiting]:
+        """What the last process left: what is still worth saying is sent, the rest dropped.
+
+        Its age is by the wall clock, the only one that outlives a process; one that has gone back counts as new.
+        """
+        async with self._database.transaction() as db:
+            unknown = await rows.remove_handed_over(db)
+            kept: list[Waiting] = []
+            old = 0
+            for item in await rows.waiting(db, after=self._newest_row):
+                age_s = max(0.0, self._clock.now() - item.queued_at)
+                if age_s > self._worth_saying_s:
+                    await rows.remove(db, item.row)
+                    old += 1
+                else:
+                    self._deadlines[item.row] = self._clock.monotonic() + self._worth_saying_s - age_s
+                    kept.append(item)
+        if kept or old or unknown:
+            log.info(
+                "from before the start: %d packets to send, %d too old, %d handed over with unknown fate",
+                len(kept),
+                old,
+                unknown,
+            )
+        return kept
+
+    async def _send_lane(self, destination: Conversation, lane: list[Waiting]) -> None:
+        dropped: int | None = None
+        try:
+            while lane:
+                item = lane[0]
+                if item.exchange != dropped and not await self._send(item):
+                    dropped = item.exchange
+                self._deadlines.pop(item.row, None)
+                lane.pop(0)
+        finally:
+            del self._lanes[destination]
+
+    async def _send(self, item: Waiting) -> bool:
+        """Send one packet to its end; returns False when the rest of its reply is not to be sent."""
+        packet = item.packet
+        while True:
+            async with self._pace:
+                await self._radio.ready()
+                while (early_s := self._next_at - self._clock.monotonic()) > 0:
+                    await self._clock.sleep(early_s)
+                if self._clock.monotonic() > self._deadlines.get(item.row, float("inf")):
+                    return await self._give_up(item, "too old to be worth saying: the radio was away")
+                try:
+                    await self._radio.send(packet)
+                    break
+                except RadioDisconnected as error:
+                    log.debug("packet %08x to %s waits: %s", packet.packet_id, packet.address.destination, error)
+                except RadioError as error:
+                    return await self._give_up(item, str(error))
+                finally:
+                    self._next_at = self._clock.monotonic() + self._gap_s
+        await self._stored(rows.hand_over, item.row)
+        delivery = await self._radio.delivery(packet)
+        if delivery.fate is Fate.FAILED:
+            return await self._give_up(item, delivery.reason)
+        self.sent += 1
+        _log_sent(packet, delivery)
+        await self._stored(rows.remove, item.row)
+        return True
+
+    async def _give_up(self, item: Waiting, reason: str) -> bool:
+        self.failed += 1
+        packet = item.packet
+        left = await self._stored(rows.remove_exchange, item.exchange) or 1
+        log.warning(
+            "packet %08x (%d/%d) to %s not delivered: %s%s%s",
+            packet.packet_id,
+            packet.part,
+            packet.parts,
+            packet.address.destination,
+            reason,
+            f"; {REMEDIES[reason]}" if reason in REMEDIES else "",
+            f"; {left - 1} further parts dropped" if left > 1 else "",
+        )
+        return False
+
+    async def _stored(
+        self, change: Callable[[aiosqlite.Connection, int], Awaitable[int | None]], number: int
+    ) -> int | None:
+        """Note a change; a database that fails now must not stop the sending."""
+        try:
+            async with self._database.transaction() as db:
+                return await change(db, number)
+        except StoreError as error:
+            log.error("cannot note what became of a packet: %s", error)
+            return None
+
+
+def _log_sent(packet: OutgoingPacket, delivery: Delivery) -> None:
+    log.info(
+        "sent packet %08x (%d/%d) to %s, %d bytes: %s",
+        packet.packet_id,
+        packet.part,
+        packet.parts,
+        packet.address.destination,
+        len(packet.text.encode()),
+        delivery.fate.value,
+    )
+    log.debug("sent packet %08x says: %r", packet.packet_id, packet.text)
