@@ -1,0 +1,284 @@
+"""The air between simulated nodes: who hears what and when, and the log of everything sent.
+
+Every station has a distance: the relays between it and the node a client is attached to, as if all stood along a
+line. A packet spreads in waves. Wave 0 is its sender's own transmission, heard at distance 0 from it; wave *w* is a
+relay's, heard at distance *w*. As in a real flood each relay waits for some slots first, a relay that hears another
+one keeps silent, and the hop limit ends it. The sender hears wave 1 too, which is what an implicit ack is made of.
+Relays that no resident stands for are anonymous. Collisions are not modelled: overlapping packets are both heard.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from enum import StrEnum
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from meshtastic.protobuf import config_pb2, mesh_pb2
+
+from meshai.airtime import PRESETS, Modem
+from meshai.clock import Clock
+from meshai.messages import NodeNum
+from meshai.sim.identity import Identity
+from meshai.sim.packets import ROUTING, TEXT, frame_bytes, new_packet_id, routing_error, sender_of
+
+ANONYMOUS_RELAY: Final[NodeNum] = 0x0E1A_7000
+RELAY_SLOTS: Final = 16
+IDLE_CONTENTION: Final = 3
+"""Exponent of the contention window on an idle channel (firmware `RadioInterface.cpp`)."""
+DUTY_CYCLE_PERCENT: Final = {"EU_433": 10.0, "EU_868": 10.0, "TH": 10.0, "UA_433": 10.0, "UA_868": 1.0}
+"""Share of an hour a node may transmit; all other regions have no limit."""
+
+
+class Cause(StrEnum):
+    """Why something was transmitted."""
+
+    CLIENT = "client"
+    RESEND = "resend"
+    ACK = "ack"
+    NAK = "nak"
+    RATE_LIMIT_NAK = "rate-limit nak"
+    NODE_INFO = "node info"
+    PEER = "peer"
+    RELAY = "relay"
+
+
+@dataclass(frozen=True, slots=True)
+class OnAir:
+    """One transmission."""
+
+    at: float
+    """Its start, in Unix seconds of the mesh's clock."""
+    by: NodeNum
+    """Who transmitted: the sender, or a relay."""
+    sender: NodeNum
+    to: NodeNum
+    packet_id: int
+    channel: int
+    port: int
+    payload: bytes
+    frame_bytes: int
+    airtime_s: float
+    cause: Cause
+    reply_id: int
+    request_id: int
+    error: int | None
+    """The routing error of an ack (0) or nak; None for every other packet."""
+    is_tapback: bool
+    hop_limit: int
+    want_ack: bool
+    pki: bool
+
+    @property
+    def is_text(self) -> bool:
+        return self.port == TEXT
+
+    @property
+    def text(self) -> str:
+        """The text as a tolerant reader shows it; empty for other ports."""
+        return self.payload.decode("utf-8", errors="replace") if self.is_text else ""
+
+    @property
+    def text_bytes(self) -> int:
+        return len(self.payload) if self.is_text else 0
+
+
+class Station(Protocol):
+    """Whoever can transmit and hear."""
+
+    @property
+    def identity(self) -> Identity: ...
+
+    @property
+    def number(self) -> NodeNum: ...
+
+    @property
+    def distance(self) -> int:
+        """Relays between it and the node the client is attached to."""
+        ...
+
+    @property
+    def is_relaying(self) -> bool: ...
+
+    @property
+    def loss(self) -> float:
+        """Probability that a packet from or to it is lost."""
+        ...
+
+    @property
+    def snr(self) -> float: ...
+
+    @property
+    def rssi(self) -> int: ...
+
+    def hear(self, packet: mesh_pb2.MeshPacket) -> None:
+        """Take in a packet that has just ended; the copy is its own."""
+        ...
+
+
+class Air:
+    """One stretch of spectrum and the stations on it; leaving it ends all transmissions."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        preset: str = "LONG_FAST",
+        region: str = "US",
+        observer: Callable[[OnAir], None] | None = None,
+    ) -> None:
+        self.clock = clock
+        self.rng = rng
+        self.preset = preset
+        self.region = region
+        self.modem: Modem = PRESETS[preset]
+        self.preset_code: int = config_pb2.Config.LoRaConfig.ModemPreset.Value(preset)
+        self.region_code: int = config_pb2.Config.LoRaConfig.RegionCode.Value(region)
+        self.relays_heard = True
+        """False: nobody relays, so no packet goes beyond direct neighbours and no implicit ack comes."""
+        self.log: list[OnAir] = []
+        self.stations: dict[NodeNum, Station] = {}
+        self.center: NodeNum = 0
+        """The node the client is attached to, to which peers speak unless told otherwise."""
+        self._observer = observer
+        self._tasks = asyncio.TaskGroup()
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._running:
+            task.cancel()
+        await self._tasks.__aexit__(kind, error, trace)
+
+    def attach(self, station: Station) -> None:
+        if station.number in self.stations:
+            raise ValueError(f"two stations with number {station.number:#010x}")
+        self.stations[station.number] = station
+
+    def detach(self, station: Station) -> None:
+        self.stations.pop(station.number, None)
+
+    def spawn(self, activity: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run something for as long as it takes or the mesh exists; an error in it ends the mesh loudly."""
+        task = self._tasks.create_task(activity, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    def new_packet_id(self) -> int:
+        return new_packet_id(self.rng)
+
+    async def transmit(self, packet: mesh_pb2.MeshPacket, *, by: Station, cause: Cause) -> None:
+        """Put a packet on air and return when its sender's own transmission ends; relays follow by themselves."""
+        packet = _copy(packet)
+        await self._occupy(packet, by.number, cause)
+        reached = self._deliver(packet, by, wave=0)
+        if packet.hop_limit > 0 and self.relays_heard:
+            self.spawn(self._relay(packet, by, reached), f"relays of {packet.id:08x}")
+
+    async def _relay(self, packet: mesh_pb2.MeshPacket, origin: Station, reached: set[NodeNum]) -> None:
+        farthest = max((_distance(origin, station) for station in self.stations.values()), default=0)
+        for wave in range(1, packet.hop_limit + 1):
+            relay = self._relay_of(wave, packet, origin, reached, farthest)
+            if relay is None:
+                return
+            slots = RELAY_SLOTS + self.rng.randrange(2 ** (IDLE_CONTENTION + 2))
+            await self.clock.sleep(slots * self.modem.slot_s)
+            relayed = _copy(packet)
+            relayed.hop_limit = packet.hop_limit - wave
+            relayed.relay_node = relay & 0xFF
+            await self._occupy(relayed, relay, Cause.RELAY)
+            if wave == 1 and not self._is_lost(origin.loss):
+                origin.hear(_copy(relayed))
+            reached |= self._deliver(relayed, origin, wave)
+
+    def _relay_of(
+        self,
+        wave: int,
+        packet: mesh_pb2.MeshPacket,
+        origin: Station,
+        reached: set[NodeNum],
+        farthest: int,
+    ) -> NodeNum | None:
+        """Who repeats the packet in this wave: a resident that heard it, or nobody's node if some are farther out."""
+        residents = [
+            station.number
+            for station in self.stations.values()
+            if station is not origin
+            and station.is_relaying
+            and station.number in reached
+            and station.number != packet.to
+            and _distance(origin, station) == wave - 1
+        ]
+        if residents:
+            return self.rng.choice(residents)
+        return ANONYMOUS_RELAY + wave if farthest >= wave else None
+
+    async def _occupy(self, packet: mesh_pb2.MeshPacket, by: NodeNum, cause: Cause) -> None:
+        entry = self._entry(packet, by, cause)
+        self.log.append(entry)
+        if self._observer is not None:
+            self._observer(entry)
+        await self.clock.sleep(entry.airtime_s)
+
+    def _deliver(self, packet: mesh_pb2.MeshPacket, origin: Station, wave: int) -> set[NodeNum]:
+        """Let every station at this wave's distance hear the packet; returns who did."""
+        reached = set()
+        for station in list(self.stations.values()):
+            if station is origin or _distance(origin, station) != wave:
+                continue
+            if self._is_lost(origin.loss) or self._is_lost(station.loss):
+                continue
+            heard = _copy(packet)
+            remote = origin if origin.distance > station.distance else station
+            heard.rx_snr = origin.snr if station.distance == 0 else remote.snr
+            heard.rx_rssi = origin.rssi if station.distance == 0 else remote.rssi
+            heard.transport_mechanism = mesh_pb2.MeshPacket.TransportMechanism.TRANSPORT_LORA
+            station.hear(heard)
+            reached.add(station.number)
+        return reached
+
+    def _is_lost(self, probability: float) -> bool:
+        return probability > 0 and self.rng.random() < probability
+
+    def _entry(self, packet: mesh_pb2.MeshPacket, by: NodeNum, cause: Cause) -> OnAir:
+        size = frame_bytes(packet)
+        data = packet.decoded
+        is_routing = data.portnum == ROUTING
+        return OnAir(
+            at=self.clock.now(),
+            by=by,
+            sender=sender_of(packet),
+            to=packet.to,
+            packet_id=packet.id,
+            channel=packet.channel,
+            port=data.portnum,
+            payload=data.payload,
+            frame_bytes=size,
+            airtime_s=self.modem.airtime_s(size),
+            cause=cause,
+            reply_id=data.reply_id,
+            request_id=data.request_id,
+            error=routing_error(packet) if is_routing else None,
+            is_tapback=data.emoji != 0,
+            hop_limit=packet.hop_limit,
+            want_ack=packet.want_ack,
+            pki=packet.pki_encrypted,
+        )
+
+
+def _copy(packet: mesh_pb2.MeshPacket) -> mesh_pb2.MeshPacket:
+    copy = mesh_pb2.MeshPacket()
+    copy.CopyFrom(packet)
+    return copy
+
+
+def _distance(one: Station, other: Station) -> int:
+    return abs(one.distance - other.distance)

@@ -1,0 +1,66 @@
+"""Who a simulated node is, and what a node knows of others."""
+
+import hashlib
+from dataclasses import dataclass, field
+
+from meshtastic.protobuf import config_pb2, mesh_pb2
+
+from meshai.messages import NodeNum, node_id
+from meshai.sim.packets import NODE_INFO, sender_of
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a node says about itself in its node info."""
+
+    number: NodeNum
+    long_name: str
+    short_name: str
+    public_key: bytes = field(repr=False)
+    role: str = "CLIENT"
+
+    @property
+    def user(self) -> mesh_pb2.User:
+        return mesh_pb2.User(
+            id=node_id(self.number),
+            long_name=self.long_name,
+            short_name=self.short_name,
+            macaddr=b"\x02\x00" + self.number.to_bytes(4, "big"),
+            hw_model=mesh_pb2.HardwareModel.PORTDUINO,
+            role=config_pb2.Config.DeviceConfig.Role.Value(self.role),
+            public_key=self.public_key,
+        )
+
+
+def key_for(number: NodeNum, *, generation: int = 0) -> bytes:
+    """A node's public key: 32 bytes that differ by node and, after a factory reset, by generation."""
+    return hashlib.sha256(f"public key {number} {generation}".encode()).digest()
+
+
+class NodeDatabase:
+    """The nodes a node knows: what its client downloads, and whose keys it can encrypt for."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[NodeNum, mesh_pb2.NodeInfo] = {}
+
+    def key_of(self, number: NodeNum) -> bytes:
+        """The key held for a node; empty when there is none."""
+        node = self.nodes.get(number)
+        return node.user.public_key if node is not None else b""
+
+    def set_key(self, number: NodeNum, key: bytes) -> None:
+        self.nodes[number].user.public_key = key
+
+    def meet(self, node: mesh_pb2.NodeInfo) -> None:
+        """Take in all that is known of a node."""
+        self.nodes[node.num] = node
+
+    def heard(self, packet: mesh_pb2.MeshPacket, rx_time: int) -> None:
+        """Note what a packet shows of its sender."""
+        number = sender_of(packet)
+        node = self.nodes.setdefault(number, mesh_pb2.NodeInfo(num=number))
+        node.snr = packet.rx_snr
+        node.last_heard = rx_time
+        node.hops_away = max(0, packet.hop_start - packet.hop_limit)
+        if packet.decoded.portnum == NODE_INFO:
+            node.user.CopyFrom(mesh_pb2.User.FromString(packet.decoded.payload))

@@ -1,0 +1,112 @@
+"""A whole simulated mesh: the air, the residents, and the node a client attaches to."""
+
+import random
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
+
+from meshai.clock import Clock
+from meshai.messages import NodeNum
+from meshai.sim.air import Air, OnAir
+from meshai.sim.identity import Identity, key_for
+from meshai.sim.node import IDLE_LIMIT_S, SimulatedNode
+from meshai.sim.peers import CHANNELS, Peer
+
+FIRST_NUMBER: Final[NodeNum] = 0x5E40_0000
+MUTE_ROLES: Final = frozenset({"CLIENT_MUTE", "CLIENT_HIDDEN", "SENSOR", "TRACKER"})
+"""Roles that do not relay."""
+
+
+class SimulatedMesh:
+    """Enter it, add a node and peers, attach a client to the node, and read `log` for all that went on air."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        preset: str = "LONG_FAST",
+        region: str = "US",
+        observer: Callable[[OnAir], None] | None = None,
+    ) -> None:
+        self.clock = clock
+        self.air = Air(clock=clock, rng=rng, preset=preset, region=region, observer=observer)
+        self.nodes: list[SimulatedNode] = []
+        self.peers: dict[NodeNum, Peer] = {}
+
+    @property
+    def log(self) -> list[OnAir]:
+        """Every transmission so far, in order of its start."""
+        return self.air.log
+
+    async def __aenter__(self) -> Self:
+        await self.air.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for node in self.nodes:
+            await node.close()
+        await self.air.__aexit__(kind, error, trace)
+
+    def node(
+        self,
+        long_name: str = "MeshAI",
+        short_name: str = "MAI",
+        *,
+        number: NodeNum | None = None,
+        channels: tuple[str, ...] = ("",),
+        hop_limit: int = 3,
+        idle_limit_s: float | None = IDLE_LIMIT_S,
+    ) -> SimulatedNode:
+        """The node a client attaches to; it knows every peer, and every peer knows it."""
+        number = self._number() if number is None else number
+        identity = Identity(number, long_name, short_name, key_for(number), role="CLIENT_MUTE")
+        node = SimulatedNode(self.air, identity, channels=channels, hop_limit=hop_limit, idle_limit_s=idle_limit_s)
+        self.nodes.append(node)
+        for peer in self.peers.values():
+            node.firmware.database.meet(peer.node_info())
+        return node
+
+    def peer(
+        self,
+        long_name: str,
+        short_name: str = "",
+        *,
+        number: NodeNum | None = None,
+        distance: int = 0,
+        snr: float = 6.0,
+        rssi: int = -80,
+        loss: float = 0.0,
+        channels: frozenset[int] = CHANNELS,
+        role: str = "CLIENT",
+        hop_limit: int = 3,
+        battery_percent: int = 90,
+        position: tuple[float, float] | None = None,
+        is_known: bool = True,
+    ) -> Peer:
+        """A node of somebody else, `distance` relays away; `is_known` says whether our node has met it before."""
+        number = self._number() if number is None else number
+        peer = Peer(
+            self.air,
+            Identity(number, long_name, short_name or long_name[:4], key_for(number), role),
+            distance=distance,
+            snr=snr,
+            rssi=rssi,
+            loss=loss,
+            channels=channels,
+            is_relaying=role not in MUTE_ROLES,
+            hop_limit=hop_limit,
+            battery_percent=battery_percent,
+            position=position,
+        )
+        self.peers[number] = peer
+        if is_known:
+            for node in self.nodes:
+                node.firmware.database.meet(peer.node_info())
+        return peer
+
+    def _number(self) -> NodeNum:
+        """A number nobody has, the same for the same seed."""
+        return FIRST_NUMBER + 0x1000 * len(self.air.stations) + self.air.rng.randrange(0x1000)

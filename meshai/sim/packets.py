@@ -1,0 +1,133 @@
+"""MeshPackets as the simulation makes, reads and measures them.
+
+The protobuf itself flows through the simulation: its encoded size is what the air carries, so sizes are measured
+and never estimated. `from` is a Python keyword, hence `sender_of` and the constructors.
+"""
+
+import random
+from typing import Final
+
+from meshtastic.protobuf import mesh_pb2, portnums_pb2
+
+from meshai.airtime import HEADER_BYTES, PKI_BYTES
+from meshai.messages import BROADCAST, NodeNum
+
+TEXT: Final[int] = portnums_pb2.PortNum.TEXT_MESSAGE_APP
+ROUTING: Final[int] = portnums_pb2.PortNum.ROUTING_APP
+NODE_INFO: Final[int] = portnums_pb2.PortNum.NODEINFO_APP
+TELEMETRY: Final[int] = portnums_pb2.PortNum.TELEMETRY_APP
+POSITION: Final[int] = portnums_pb2.PortNum.POSITION_APP
+TRACEROUTE: Final[int] = portnums_pb2.PortNum.TRACEROUTE_APP
+WAYPOINT: Final[int] = portnums_pb2.PortNum.WAYPOINT_APP
+ALERT: Final[int] = portnums_pb2.PortNum.ALERT_APP
+ADMIN: Final[int] = portnums_pb2.PortNum.ADMIN_APP
+
+NOT_FOR_PKI: Final = frozenset({TRACEROUTE, NODE_INFO, ROUTING, POSITION})
+"""Ports whose direct packets the firmware sends with the channel's key (firmware `Router.cpp`)."""
+
+ROOM_BYTES: Final = 239
+"""Most an encoded `Data` may take in a channel-encrypted frame; public-key encryption takes 12 of it."""
+
+RoutingError = mesh_pb2.Routing.Error
+Priority = mesh_pb2.MeshPacket.Priority
+
+
+def sender_of(packet: mesh_pb2.MeshPacket) -> NodeNum:
+    return int(getattr(packet, "from"))
+
+
+def set_sender(packet: mesh_pb2.MeshPacket, number: NodeNum) -> None:
+    setattr(packet, "from", number)
+
+
+def new_packet_id(rng: random.Random) -> int:
+    return rng.randrange(1, 2**32)
+
+
+def make_packet(
+    sender: NodeNum,
+    to: NodeNum,
+    port: int,
+    payload: bytes,
+    *,
+    packet_id: int,
+    channel: int = 0,
+    reply_id: int = 0,
+    request_id: int = 0,
+    emoji: int = 0,
+    hop_limit: int = 3,
+    want_ack: bool = False,
+    want_response: bool = False,
+    priority: int = Priority.UNSET,
+    pki: bool = False,
+) -> mesh_pb2.MeshPacket:
+    """A packet as its originator's firmware puts it on air, `bitfield` and `hop_start` included."""
+    data = mesh_pb2.Data(
+        portnum=port,
+        payload=payload,
+        reply_id=reply_id,
+        request_id=request_id,
+        emoji=emoji,
+        want_response=want_response,
+        bitfield=0,
+    )
+    packet = mesh_pb2.MeshPacket(
+        to=to,
+        id=packet_id,
+        channel=channel,
+        decoded=data,
+        hop_limit=hop_limit,
+        hop_start=hop_limit,
+        want_ack=want_ack,
+        priority=priority,
+        pki_encrypted=pki,
+    )
+    set_sender(packet, sender)
+    return packet
+
+
+def make_routing(
+    sender: NodeNum,
+    to: NodeNum,
+    request_id: int,
+    error: int,
+    *,
+    packet_id: int,
+    channel: int = 0,
+    hop_limit: int = 3,
+    want_ack: bool = False,
+) -> mesh_pb2.MeshPacket:
+    """An ack (error NONE, which is encoded all the same) or a nak for the packet `request_id`."""
+    return make_packet(
+        sender,
+        to,
+        ROUTING,
+        mesh_pb2.Routing(error_reason=error).SerializeToString(),
+        packet_id=packet_id,
+        channel=channel,
+        request_id=request_id,
+        hop_limit=hop_limit,
+        want_ack=want_ack,
+        priority=Priority.ACK,
+    )
+
+
+def routing_error(packet: mesh_pb2.MeshPacket) -> int:
+    """The error an ack or nak carries; NONE is an ack."""
+    return int(mesh_pb2.Routing.FromString(packet.decoded.payload).error_reason)
+
+
+def frame_bytes(packet: mesh_pb2.MeshPacket) -> int:
+    """The size of the whole frame on air."""
+    if packet.WhichOneof("payload_variant") == "encrypted":
+        return HEADER_BYTES + len(packet.encrypted)
+    return HEADER_BYTES + int(packet.decoded.ByteSize()) + (PKI_BYTES if packet.pki_encrypted else 0)
+
+
+def fits(packet: mesh_pb2.MeshPacket) -> bool:
+    """Whether the frame can carry it (firmware `perhapsEncode`)."""
+    return int(packet.decoded.ByteSize()) <= ROOM_BYTES - (PKI_BYTES if packet.pki_encrypted else 0)
+
+
+def is_broadcast(packet: mesh_pb2.MeshPacket) -> bool:
+    return bool(packet.to == BROADCAST)

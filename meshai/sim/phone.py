@@ -1,0 +1,134 @@
+"""The client API of a node, for one connection: which packets it accepts, and what it says next.
+
+The name is the firmware's (`PhoneAPI`). It knows nothing of bytes on a wire: frames come in decoded, messages go out
+one at a time whenever the link can take one.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from google.protobuf.message import DecodeError
+from meshtastic.protobuf import mesh_pb2
+
+from meshai.sim.admin import answer_admin
+from meshai.sim.firmware import Firmware
+from meshai.sim.packets import (
+    ADMIN,
+    ALERT,
+    POSITION,
+    TELEMETRY,
+    TEXT,
+    TRACEROUTE,
+    WAYPOINT,
+)
+from meshai.sim.settings import download
+
+log = logging.getLogger(__name__)
+
+PAYLOAD_BYTES: Final = 233
+"""`Data.payload` as the firmware's decoder allows it; anything longer loses the whole message."""
+REMEMBERED_IDS: Final = 20
+TEXT_INTERVAL_S: Final = 2.0
+TRACEROUTE_INTERVAL_S: Final = 30.0
+INTERVALS_S: Final = {
+    TEXT: TEXT_INTERVAL_S,
+    TRACEROUTE: TRACEROUTE_INTERVAL_S,
+    POSITION: 10.0,
+    WAYPOINT: 10.0,
+    ALERT: 10.0,
+    TELEMETRY: 10.0,
+}
+
+
+class Phone:
+    """One client's session with the node."""
+
+    def __init__(self, firmware: Firmware) -> None:
+        self._firmware = firmware
+        self._config: Iterator[mesh_pb2.FromRadio] | None = None
+        self._is_configured = False
+        self._last_accepted: dict[int, float] = {}
+        self._recent_ids: deque[int] = deque(maxlen=REMEMBERED_IDS)
+        self.is_closing = False
+        """The client has said goodbye."""
+
+    def handle(self, frame: bytes) -> None:
+        """Take one `ToRadio`; what cannot be decoded is dropped without a word."""
+        message = mesh_pb2.ToRadio()
+        try:
+            message.ParseFromString(frame)
+        except DecodeError:
+            log.debug("undecodable ToRadio of %d bytes", len(frame))
+            return
+        match message.WhichOneof("payload_variant"):
+            case "want_config_id":
+                self._config = download(self._firmware, message.want_config_id)
+                self._is_configured = False
+                self._firmware.client.changed.set()
+            case "packet":
+                self._handle_packet(message.packet)
+            case "heartbeat":
+                if message.heartbeat.nonce == 1:
+                    self._firmware.announce()
+                else:
+                    self._firmware.report_queue(0)
+            case "disconnect":
+                self.is_closing = True
+
+    def next(self) -> mesh_pb2.FromRadio | None:
+        """The next message for the client: the running download first, then queue status before packets."""
+        if self._config is not None:
+            message = next(self._config, None)
+            if message is not None:
+                return message
+            self._config = None
+            self._is_configured = True
+        if not self._is_configured:
+            return None
+        waiting = self._firmware.client
+        if waiting.statuses:
+            return mesh_pb2.FromRadio(queueStatus=waiting.statuses.popleft())
+        if waiting.notifications:
+            return mesh_pb2.FromRadio(clientNotification=waiting.notifications.popleft())
+        if waiting.packets:
+            return mesh_pb2.FromRadio(packet=waiting.packets.popleft())
+        return None
+
+    def _handle_packet(self, packet: mesh_pb2.MeshPacket) -> None:
+        firmware = self._firmware
+        if len(packet.decoded.payload) > PAYLOAD_BYTES:
+            log.debug("ToRadio with a payload of %d bytes cannot be decoded", len(packet.decoded.payload))
+            return
+        if packet.id and firmware.filters_repeats:
+            if packet.id in self._recent_ids:
+                return
+            self._recent_ids.append(packet.id)
+        port = packet.decoded.portnum
+        if self._is_too_soon(port):
+            if port == TEXT:
+                firmware.refuse_rate(packet)
+            elif port == TRACEROUTE:
+                firmware.client.notify(
+                    mesh_pb2.ClientNotification(
+                        reply_id=packet.id,
+                        level=mesh_pb2.LogRecord.Level.WARNING,
+                        message="TraceRoute can only be sent once every 30 seconds",
+                    )
+                )
+            firmware.report_queue(packet.id)
+            return
+        self._last_accepted[port] = firmware.air.clock.monotonic()
+        if packet.to == firmware.number and port == ADMIN:
+            firmware.report_queue(packet.id)
+            answer_admin(firmware, packet)
+            return
+        firmware.send(packet)
+
+    def _is_too_soon(self, port: int) -> bool:
+        last = self._last_accepted.get(port)
+        interval = INTERVALS_S.get(port)
+        if last is None or interval is None:
+            return False
+        return self._firmware.air.clock.monotonic() - last < interval
