@@ -9,9 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+
+from meshai.configfile import commented, parse, shown
+from meshai.errors import ConfigError
 
 CHANNEL_BYTES_MAX: Final = 227
 """Longest channel text with a reply id that firmware 2.7 accepts (233-byte payload less overhead)."""
@@ -19,6 +23,22 @@ DIRECT_BYTES_MAX: Final = 215
 """Longest public-key direct message with a reply id that firmware 2.7 accepts."""
 TCP_PORT: Final = 4403
 """Where a node with network access listens."""
+PROMPT_TOKENS_MIN: Final = 256
+"""Room for the instructions and one question."""
+SYSTEM_FILE: Final = Path("/etc/meshai/config.yaml")
+_MOST_BYTES: Final = 1_000_000
+_HEAD: Final = """\
+# Settings of MeshAI. Every value here is the default; keep what you change and delete the rest, or nothing.
+# Check with `meshai check`. In any text, ${NAME} is replaced by the environment variable NAME; $${ is a plain ${.
+# MeshAI reads the first of: --config FILE, $MESHAI_CONFIG, ./config.yaml, config.yaml in the user's settings folder
+# for meshai (~/.config/meshai), /etc/meshai/config.yaml; without any, the values below hold.
+"""
+
+
+NodeId: TypeAlias = Annotated[str, Field(pattern=r"^![0-9a-fA-F]{8}$", examples=["!a1b2c3d4"])]
+Word: TypeAlias = Annotated[str, Field(pattern=r"^[^\s!]\S*$", examples=["help"])]
+"""Something to type after the `!` of a command."""
+Alias: TypeAlias = Annotated[str, Field(pattern=r"\S", examples=["bot"])]
 
 
 class Section(BaseModel):
@@ -90,7 +110,7 @@ class RadioSettings(Section):
 
 
 class BotSettings(Section):
-    aliases: tuple[str, ...] = Field(
+    aliases: tuple[Alias, ...] = Field(
         (), description="more names the bot answers to on channels, in any script, e.g. [bot, бот]"
     )
     persona: str = Field(
@@ -98,7 +118,7 @@ class BotSettings(Section):
         "in the language of the question. If you do not know, say that you do not know.",
         description="what the model is told about itself",
     )
-    ignore_nodes: tuple[str, ...] = Field(
+    ignore_nodes: tuple[NodeId, ...] = Field(
         (), description='nodes that never get an answer, e.g. ["!a1b2c3d4"]; put other bots here'
     )
     answer_mqtt: bool = Field(False, description="whether to answer texts that came over MQTT instead of radio")
@@ -115,7 +135,7 @@ class ChannelSettings(Section):
 
 
 class CommandSettings(Section):
-    aliases: dict[str, str] = Field(
+    aliases: dict[Word, Word] = Field(
         {}, description="more words for commands, in any script, e.g. {помощь: help}; typed as !помощь"
     )
 
@@ -125,13 +145,17 @@ class ReplySettings(Section):
         3, description="most packets one answer may take; what does not fit is cut, and the text says so"
     )
     max_characters: Annotated[int, Field(ge=40, le=CHANNEL_BYTES_MAX)] = Field(
-        150, description="most characters in one packet"
+        150, description=f"most characters in one packet; the radio carries no more than {CHANNEL_BYTES_MAX} bytes"
     )
     channel_bytes: Annotated[int, Field(ge=60, le=CHANNEL_BYTES_MAX)] = Field(
-        160, description="most UTF-8 bytes in one packet on a channel; above 161 newer firmware no longer signs it"
+        160,
+        description="most UTF-8 bytes in one packet on a channel; the radio carries no more than "
+        f"{CHANNEL_BYTES_MAX}, and above 161 newer firmware no longer signs it",
     )
     direct_bytes: Annotated[int, Field(ge=60, le=DIRECT_BYTES_MAX)] = Field(
-        200, description="most UTF-8 bytes in one packet of a direct message"
+        200,
+        description="most UTF-8 bytes in one packet of a direct message; the radio carries no more than "
+        f"{DIRECT_BYTES_MAX}, because encryption adds its own",
     )
     gap_s: Annotated[float, Field(ge=2.5, le=600)] = Field(
         2.5, description="least pause between two texts; the radio silently drops texts closer than about 2.3 s"
@@ -144,7 +168,10 @@ class ModelSettings(Section):
     )
     name: str = Field("", description="model to ask that server for, e.g. llama3.2:3b")
     api_key: SecretStr = Field(
-        SecretStr(""), description="key for that server, from the environment, e.g. ${MESHAI_API_KEY}"
+        SecretStr(""),
+        # Strict JSON, which the file is read as, would refuse the default for not being a string.
+        validate_default=False,
+        description="key for that server, from the environment, e.g. ${MESHAI_API_KEY}",
     )
     timeout_s: Annotated[float, Field(gt=0, le=3600)] = Field(
         60, description="longest wait for an answer, retries included"
@@ -164,11 +191,40 @@ class ModelSettings(Section):
         "`meshai model list`",
     )
 
+    @field_validator("base_url")
+    @classmethod
+    def _is_a_server(cls, text: str) -> str:
+        if text:
+            _check_server(text)
+        return text
+
+    @field_validator("name")
+    @classmethod
+    def _goes_with_a_server(cls, name: str, others: ValidationInfo) -> str:
+        if not name and others.data.get("base_url"):
+            raise ValueError("expected the name of a model at base_url, e.g. llama3.2:3b; a server may offer many")
+        return name
+
+    @field_validator("context_tokens")
+    @classmethod
+    def _leaves_room_for_the_prompt(cls, tokens: int, others: ValidationInfo) -> int:
+        least = others.data.get("max_tokens", 0) + PROMPT_TOKENS_MIN
+        if tokens < least:
+            raise ValueError(
+                f"expected at least {least}: max_tokens for the answer and {PROMPT_TOKENS_MIN} for the question"
+            )
+        return tokens
+
 
 class StorageSettings(Section):
     path: Path | None = Field(
         None, description="the SQLite file; empty: meshai.db in the data folder of the user or service"
     )
+
+    @field_validator("path")
+    @classmethod
+    def _can_be_a_file(cls, path: Path | None) -> Path | None:
+        return None if path is None else _database_path(path)
 
 
 class LogSettings(Section):
@@ -190,8 +246,87 @@ class Config(Section):
     log: LogSettings = Field(LogSettings(), description="what is logged")
 
 
+def find(chosen: Path | None, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The settings file to read: the chosen one, else the first that exists; None when there is none."""
+    if chosen or (chosen := Path(environ.get("MESHAI_CONFIG", ""))) != Path():
+        return chosen
+    usual = (Path("config.yaml"), platformdirs.user_config_path("meshai") / "config.yaml", SYSTEM_FILE)
+    return next((path for path in usual if os.path.exists(path)), None)
+
+
+def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Config:
+    """The settings in the file `path`, or the defaults for None. Raises ConfigError with a line for each fault."""
+    if path is None:
+        return Config()
+    text, is_private = _read(path)
+    remedy = f"expected ${{MESHAI_API_KEY}} or another variable, or a file only its owner can read: chmod 600 {path}"
+    return parse(text, Config, file=str(path), environ=environ, literal_secrets="" if is_private else remedy)
+
+
+def example(changes: Mapping[str, object] | None = None) -> str:
+    """A settings file with every key, its meaning and default; `changes`, by dotted key, are written instead."""
+    return _HEAD + commented(Config, changes or {})
+
+
+def effective(config: Config) -> str:
+    """All settings as YAML, telling of secrets only whether they are set."""
+    return shown(config)
+
+
 def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """Where the database and model files are kept: the service's state folder, else the user's data folder."""
     # systemd joins several StateDirectory= entries by colons; the first one is ours.
     service_state = environ.get("STATE_DIRECTORY", "").partition(":")[0]
     return Path(service_state) if service_state else platformdirs.user_data_path("meshai")
+
+
+def _read(path: Path) -> tuple[str, bool]:
+    """The file's text, and whether nobody but its owner can read it."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
+            mode = os.fstat(file.fileno()).st_mode
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; `meshai init` writes one") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: found a folder; expected a file such as {path / 'config.yaml'}") from None
+    except PermissionError:
+        raise ConfigError(
+            f"{path}: not readable for this user; run as its owner (sudo -u meshai ...), or choose one by --config"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: not readable: {error}") from None
+    if len(raw) > _MOST_BYTES:
+        raise ConfigError(f"{path}: found more than {_MOST_BYTES} bytes; expected a settings file")
+    try:
+        return raw.decode("utf-8-sig"), os.name != "posix" or not mode & 0o077
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: found bytes that are not UTF-8; save the file as UTF-8") from None
+
+
+def _check_server(text: str) -> None:
+    try:
+        url = urlsplit(text)
+        is_usable = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        is_usable = False
+    if not is_usable or re.search(r"\s", text):
+        raise ValueError("expected an address such as http://127.0.0.1:11434/v1")
+    if url.username or url.password:
+        raise ValueError("expected an address without user or password; the key belongs in model.api_key")
+    if url.query or url.fragment:
+        raise ValueError("expected an address that ends before any ? or #")
+
+
+def _database_path(path: Path) -> Path:
+    try:
+        path = path.expanduser()
+        if path.is_dir():
+            raise ValueError("expected a file, and this is a folder")
+        if not path.parent.is_dir():
+            raise ValueError(f"expected a file in a folder that exists; create it: mkdir -p {path.parent}")
+    except (OSError, RuntimeError):
+        # Not ours to look at, as when the service's settings are shown to another user: opening it will tell.
+        return path
+    return path
