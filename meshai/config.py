@@ -320,12 +320,14 @@ def _check_server(text: str) -> None:
 
 
 def _database_path(path: Path) -> Path:
+    """The path without ~, when a file can be there; missing folders on the way to it are made later."""
     try:
         path = path.expanduser()
         if path.is_dir():
             raise ValueError("expected a file, and this is a folder")
-        if not path.parent.is_dir():
-            raise ValueError(f"expected a file in a folder that exists; create it: mkdir -p {path.parent}")
+        around = next((folder for folder in path.absolute().parents if folder.exists()), path)
+        if not around.is_dir():
+            raise ValueError(f"expected a file in a folder, and {around} is a file")
     except (OSError, RuntimeError):
         # Not ours to look at, as when the service's settings are shown to another user: opening it will tell.
         return path

@@ -21,7 +21,7 @@ class Notifier:
         # A leading @ stands for the zero byte of a name that is not in the file system.
         self._address = "\0" + path[1:] if path.startswith("@") else path
         self.watchdog_interval_s = _watchdog_interval_s(environ)
-        """Most seconds between two `watchdog()`; None when nobody waits for them. Half of what systemd allows."""
+        """Longest silence between two `watchdog()` that systemd allows; None when it expects none."""
 
     def ready(self, status: str = "") -> None:
         """Started; units that wait for this one may start."""
@@ -51,11 +51,10 @@ class Notifier:
 
 
 def _watchdog_interval_s(environ: Mapping[str, str]) -> float | None:
-    """Half of the time systemd allows, as it advises; None when the watchdog is off or meant for another process."""
     allowed, process = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
     if not allowed.isdecimal() or int(allowed) == 0 or process not in ("", str(os.getpid())):
         return None
-    return int(allowed) / 2_000_000
+    return int(allowed) / 1_000_000
 
 
 def _one_line(text: str) -> str:

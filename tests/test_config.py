@@ -145,6 +145,9 @@ class TestValues:
         config = load(write("radio:\n  address: /dev/ttyUSB0\n"), {})
         assert config == Config.model_validate({"radio": {"address": "/dev/ttyUSB0"}})
 
+    def test_folders_on_the_way_to_the_database_may_be_missing(self, tmp_path: Path) -> None:
+        assert StorageSettings(path=tmp_path / "a" / "b.db").path == tmp_path / "a" / "b.db"
+
     def test_home_in_the_path_of_the_database(self) -> None:
         assert StorageSettings(path=Path("~/meshai.db")).path == Path.home() / "meshai.db"
 
@@ -263,8 +266,8 @@ FAULTS = [
     ("model:\n  base_url: http://h/v1?x=1\n  name: x", "2: model.base_url: found the text"),
     ("radio:\n  address: usb0\n", "2: radio.address: found the text \"usb0\"; 'usb0' is not a radio address; write"),
     ("storage:\n  path: /\n", '2: storage.path: found the text "/"; expected a file, and this is a folder'),
-    ("storage:\n  path: /no/such/folder/x.db\n", '2: storage.path: found the text "/no/such/folder/x.db"; expected a '
-     "file in a folder that exists; create it: mkdir -p /no/such/folder"),
+    ("storage:\n  path: /etc/passwd/x.db\n", '2: storage.path: found the text "/etc/passwd/x.db"; expected a file in a '
+     "folder, and /etc/passwd is a file"),
     # commands
     ("commands:\n  aliases: {'!x': help}\n", "2: commands.aliases.!x: found the key '!x'; expected text such as"),
     ("commands:\n  aliases: {x: 3}\n", '2: commands.aliases.x: found the number 3; expected text such as "help"'),
