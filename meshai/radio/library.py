@@ -1,0 +1,341 @@
+"""The library's interface classes, made to report to a link and to do nothing by themselves.
+
+Importing this module imports `meshtastic`, which starts a thread; a link does so on its own thread when it opens.
+What the library does of its own accord is turned off here, because the radio does it better or must know of it:
+
+- it reconnects silently and loses what is sent meanwhile: here its reader ends, and the link is rebuilt;
+- it sends heartbeats from a thread that keeps the process alive: here the radio probes;
+- it sends again what was not confirmed, and waits for ever when the node's queue is full: here frames are written
+  directly and its queue stays empty;
+- it waits for the configuration by the wall clock, and goes on waiting when the link has died: here the end of the
+  link, or `interrupt`, ends the wait;
+- it prints tracebacks for corrupt frames, publishes device logs, and keeps every node and every port number ever
+  heard: here bad frames are counted, logs dropped, and its tables bounded.
+"""
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import DecodeError
+from meshtastic import publishingThread
+from meshtastic.mesh_interface import MeshInterface
+from meshtastic.protobuf import mesh_pb2, portnums_pb2
+from meshtastic.serial_interface import SerialInterface
+from meshtastic.tcp_interface import TCPInterface
+from meshtastic.util import findPorts
+
+from meshai.config import BleAddress, RadioAddress, SerialAddress, TcpAddress
+from meshai.errors import RadioError
+from meshai.messages import BROADCAST, Direct, Node, NodeNum, OutgoingPacket
+from meshai.radio.base import OwnNode
+from meshai.radio.packets import node_from, own_node_from
+
+log = logging.getLogger(__name__)
+
+CONNECT_S: Final = 10.0
+"""Longest wait for a TCP connection, in the machine's seconds."""
+PUBLISHING_S: Final = 2.0
+"""Longest wait for the library's publishing thread."""
+MOST_NODES: Final = 2000
+"""Nodes the library may hold. Forged senders would otherwise fill the memory, one packet at a time."""
+
+
+class Reports(Protocol):
+    """Whom an interface tells what happens. Called on the library's threads."""
+
+    def attached(self, interface: "Interface") -> None: ...
+
+    def configured(self, own: OwnNode) -> None: ...
+
+    def queue_status(self, packet_id: int, res: int, free: int) -> None: ...
+
+    def bad_frame(self, error: Exception) -> None: ...
+
+
+class Interface:
+    """What all our interfaces share; stands before a class of the library in the order of inheritance."""
+
+    nodesByNum: dict[int, dict[str, Any]]
+    isConnected: threading.Event
+    close: Callable[[], None]
+
+    def __init__(self, reports: Reports, *arguments: object, **options: object) -> None:
+        self.reports = reports
+        self.end_reason = ""
+        self.is_interrupted = False
+        self._settled = threading.Event()
+        # Before the library's constructor, which returns only when packets may long have come.
+        reports.attached(self)
+        super().__init__(*arguments, **options)
+
+    def send_text(self, packet: OutgoingPacket, *, sender: NodeNum, hop_limit: int) -> None:
+        self._write(text_frame(packet, sender=sender, hop_limit=hop_limit))
+
+    def send_heartbeat(self) -> None:
+        """Ask the node for a sign of life; it answers with its queue status and uses no airtime."""
+        self._write(mesh_pb2.ToRadio(heartbeat=mesh_pb2.Heartbeat()))
+
+    def _write(self, frame: mesh_pb2.ToRadio) -> None:
+        # The library drops without a word what is written to a link that is gone.
+        if not self.isConnected.is_set():
+            raise ConnectionError(self.end_reason or "the link is down")
+        self._sendToRadioImpl(frame)  # type: ignore[attr-defined]
+
+    def nodes(self) -> dict[NodeNum, Node]:
+        """The nodes the library knows. It changes their dicts meanwhile; each value is read at one moment."""
+        found = (node_from(node) for node in list(self.nodesByNum.values()))
+        return {node.number: node for node in found if node is not None}
+
+    def interrupt(self) -> None:
+        """Make whatever a thread is waiting for in this interface end. Called from another thread."""
+        self.is_interrupted = True
+        self._settled.set()
+
+    def end(self, reason: str) -> None:
+        """Remember why the link ended; the first reason is the true one."""
+        self.end_reason = self.end_reason or reason
+
+    def _own_node(self) -> OwnNode:
+        me: Any = self
+        number = int(me.myInfo.my_node_num)
+        settings = me.localNode.localConfig
+        lora = MessageToDict(settings.lora) if settings.HasField("lora") else None
+        channels = [MessageToDict(channel) for channel in me.localNode.channels or ()]
+        firmware = me.metadata.firmware_version if me.metadata is not None else ""
+        return own_node_from(number, self.nodesByNum.get(number), lora, channels, firmware)
+
+    # Below: what the library calls, by its names.
+
+    def _connected(self) -> None:
+        if self.isConnected.is_set():
+            return
+        try:
+            own = self._own_node()
+        except AttributeError as error:
+            self.end("the node did not describe itself")
+            self.reports.bad_frame(error)
+        else:
+            # Reported on the reader's thread, so that no packet can be heard before it.
+            self.reports.configured(own)
+            super()._connected()  # type: ignore[misc]
+        self._settled.set()
+
+    def _disconnected(self) -> None:
+        super()._disconnected()  # type: ignore[misc]
+        self._settled.set()
+
+    def _waitConnected(self, timeout: float = 0.0) -> None:
+        self._settled.wait()
+        if not self.isConnected.is_set():
+            raise ConnectionError(self.end_reason or "the link ended before the configuration was complete")
+
+    def waitForConfig(self) -> None:
+        """Nothing: the configuration is complete, and what the node left out of it will not come."""
+
+    def _startHeartbeat(self) -> None:
+        """Nothing: the radio probes."""
+
+    def _handleQueueStatusFromRadio(self, status: mesh_pb2.QueueStatus) -> None:
+        self.reports.queue_status(status.mesh_packet_id, status.res, status.free)
+
+    def _handleLogLine(self, line: str) -> None:
+        """Nothing: the library would publish it from the wrong thread."""
+
+    def _handleLogByte(self, byte: bytes) -> None:
+        """Nothing: noise without a line end would grow without bound."""
+
+    def _handleFromRadio(self, frame: bytes) -> None:
+        message = mesh_pb2.FromRadio()
+        try:
+            message.ParseFromString(frame)
+            if message.rebooted:
+                self.end("the node restarted")
+                MeshInterface._disconnected(self)
+            else:
+                super()._handleFromRadio(frame)  # type: ignore[misc]
+        except Exception as error:
+            self.reports.bad_frame(error)
+
+    def _handlePacketFromRadio(self, packet: mesh_pb2.MeshPacket, hack: bool = False) -> None:
+        if not getattr(packet, "from"):
+            self.reports.bad_frame(DecodeError("a packet from nobody"))
+        elif packet.decoded.portnum in portnums_pb2.PortNum.values():
+            super()._handlePacketFromRadio(packet, hack)  # type: ignore[misc]
+
+    def _getOrCreateByNum(self, number: int) -> dict[str, Any]:
+        me: Any = self
+        if number not in self.nodesByNum and len(self.nodesByNum) >= MOST_NODES:
+            oldest = min(
+                (other for other in self.nodesByNum if other != me.myInfo.my_node_num),
+                key=lambda other: self.nodesByNum[other].get("lastHeard") or 0,
+            )
+            del self.nodesByNum[oldest]
+        if len(me.nodes) > MOST_NODES:
+            me.nodes.clear()
+        node: dict[str, Any] = super()._getOrCreateByNum(number)  # type: ignore[misc]
+        return node
+
+
+class TcpLink(Interface, TCPInterface):  # type: ignore[misc]
+    """A node on the network."""
+
+    def interrupt(self) -> None:
+        super().interrupt()
+        try:
+            self._socket_shutdown()
+        except OSError:
+            log.debug("the socket was down already")
+
+    def myConnect(self) -> None:
+        """Connect with a limit, with the socket known from the start so that `interrupt` can reach it."""
+        problem: OSError = ConnectionError("interrupted")
+        for family, kind, protocol, _, where in socket.getaddrinfo(
+            self.hostname, self.portNumber, type=socket.SOCK_STREAM
+        ):
+            connection = socket.socket(family, kind, protocol)
+            self.socket: socket.socket | None = connection
+            try:
+                if self.is_interrupted:
+                    break
+                connection.settimeout(CONNECT_S)
+                connection.connect(where)
+                connection.settimeout(None)
+                notice_silence(connection)
+            except OSError as error:
+                problem = error
+            else:
+                return
+            connection.close()
+        self.socket = None
+        raise problem
+
+    def _readBytes(self, length: int) -> bytes | None:
+        try:
+            read: bytes | None = super()._readBytes(length)
+        except OSError as error:
+            self.end(str(error))
+            raise
+        return read
+
+    def _reconnect(self) -> None:
+        raise ConnectionError("the node closed the connection")
+
+
+def notice_silence(connection: socket.socket) -> None:
+    """Have the system give up on a peer that acknowledges nothing, and send small frames at once."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", 30),
+        ("TCP_KEEPINTVL", 10),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", 30_000),
+    ):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+class SerialLink(Interface, SerialInterface):  # type: ignore[misc]
+    """A node on a serial port."""
+
+    def interrupt(self) -> None:
+        super().interrupt()
+        if (stream := self.stream) is not None:
+            try:
+                stream.cancel_read()
+                stream.cancel_write()
+            except (OSError, AttributeError, TypeError):
+                log.debug("the port was closed already")
+
+    def _readBytes(self, length: int) -> bytes | None:
+        try:
+            read: bytes | None = super()._readBytes(length)
+        except Exception as error:
+            self.end(f"the serial port is gone ({error})")
+            raise
+        return read
+
+
+def text_frame(packet: OutgoingPacket, *, sender: NodeNum, hop_limit: int) -> mesh_pb2.ToRadio:
+    """The frame that hands a text to the node."""
+    address = packet.address
+    frame = mesh_pb2.ToRadio()
+    mesh_packet = frame.packet
+    # The node overwrites the sender; but with none, it radios its rate-limit refusal to node 0 instead of telling us.
+    setattr(mesh_packet, "from", sender)
+    mesh_packet.id = packet.packet_id
+    mesh_packet.channel = address.channel
+    mesh_packet.hop_limit = hop_limit
+    match address.destination:
+        case Direct(number):
+            mesh_packet.to = number
+            mesh_packet.want_ack = True
+        case _:
+            mesh_packet.to = BROADCAST
+    mesh_packet.decoded.portnum = portnums_pb2.PortNum.TEXT_MESSAGE_APP
+    mesh_packet.decoded.payload = packet.text.encode("utf-8", "replace")
+    if address.reply_to is not None:
+        mesh_packet.decoded.reply_id = address.reply_to
+    return frame
+
+
+def open_interface(
+    endpoint: RadioAddress, reports: Reports, *, without_nodes: bool, find_ports: Callable[[], Sequence[str]] | None
+) -> Interface:
+    """Connect and download the node's configuration. Blocks; `interrupt` of the attached interface ends it."""
+    if not log.isEnabledFor(logging.DEBUG):
+        # What the library logs as errors (corrupt frames, lost links, texts that are not UTF-8) is counted here,
+        # and reported by the radio once.
+        logging.getLogger("meshtastic").setLevel(logging.CRITICAL)
+    match endpoint:
+        case TcpAddress(host, port):
+            return TcpLink(reports, host, portNumber=port, noNodes=without_nodes)
+        case SerialAddress(path):
+            return SerialLink(reports, path or the_only(find_ports or _ports_of_radios), noNodes=without_nodes)
+        case BleAddress(device):
+            from meshai.radio.ble import BleLink  # needs the `ble` extra
+
+            return BleLink(reports, device, noNodes=without_nodes)
+
+
+def _ports_of_radios() -> Sequence[str]:
+    ports: list[str] = findPorts(True)
+    return ports
+
+
+def the_only(find_ports: Callable[[], Sequence[str]]) -> str:
+    """The one port a radio is on; which is asked anew at each attempt, for its name changes when it is replugged."""
+    match list(find_ports()):
+        case []:
+            raise RadioError("no radio found on any USB port; plug it in, or set radio.address to its port")
+        case [port]:
+            return port
+        case ports:
+            raise RadioError(f"several serial ports found ({', '.join(ports)}); set radio.address to one of them")
+
+
+def on_publishing_thread(action: Callable[[], None]) -> None:
+    """Run this where the library runs all listeners: subscribing is not safe anywhere else.
+
+    Returns when it is done, and thereby after everything published before it.
+    """
+    done = threading.Event()
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            action()
+        except Exception as error:
+            failures.append(error)
+        finally:
+            done.set()
+
+    publishingThread.queueWork(run)
+    if not done.wait(PUBLISHING_S):
+        raise RadioError("the library's publishing thread does not answer; another listener holds it up")
+    if failures:
+        raise failures[0]
