@@ -60,6 +60,7 @@ class HttpServer:
     def __init__(self, handler: Handler, *, tls: ssl.SSLContext | None = None) -> None:
         self._handler = handler
         self._tls = tls
+        self.port = 0
         self._connections: set[asyncio.Task[None]] = set()
         self.asked: list[Asked] = []
 
@@ -73,13 +74,18 @@ class HttpServer:
 
         return cls(handler)
 
+    def on(self, port: int) -> Self:
+        """Listen on this port instead of a free one."""
+        self.port = port
+        return self
+
     @property
     def url(self) -> str:
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0, ssl=self._tls)
-        self.port: int = self._server.sockets[0].getsockname()[1]
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port, ssl=self._tls)
+        self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(
