@@ -42,20 +42,24 @@ class SystemClock:
 
 
 class ScaledClock:
-    """Time that runs `speed` times as fast as the machine's, for simulations through real sockets."""
+    """Time that runs `speed` times as fast as the machine's, for simulations through real sockets.
 
-    def __init__(self, speed: float, *, start: float | None = None) -> None:
+    `start` is the wall-clock time to begin with, and `origin` the machine's monotonic time of that beginning; two
+    processes that are given the same have one time.
+    """
+
+    def __init__(self, speed: float, *, start: float | None = None, origin: float | None = None) -> None:
         if speed <= 0:
             raise ValueError(f"speed must be above 0, not {speed}")
         self.speed = speed
-        self._origin = time.monotonic()
-        self._start = time.time() if start is None else start
+        self.origin = time.monotonic() if origin is None else origin
+        self.start = time.time() if start is None else start
 
     def now(self) -> float:
-        return self._start + self.monotonic()
+        return self.start + self.monotonic()
 
     def monotonic(self) -> float:
-        return (time.monotonic() - self._origin) * self.speed
+        return (time.monotonic() - self.origin) * self.speed
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(max(0.0, seconds) / self.speed)
