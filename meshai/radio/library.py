@@ -87,7 +87,8 @@ class Interface:
 
     def nodes(self) -> dict[NodeNum, Node]:
         """The nodes the library knows. It changes their dicts meanwhile; each value is read at one moment."""
-        found = (node_from(node) for node in list(self.nodesByNum.values()))
+        # There is no table at all before the library has begun to connect.
+        found = (node_from(node) for node in list((getattr(self, "nodesByNum", None) or {}).values()))
         return {node.number: node for node in found if node is not None}
 
     def interrupt(self) -> None:

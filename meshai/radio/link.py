@@ -179,17 +179,19 @@ class Link:
             self._transport.interrupt()
 
     def _deliver(self, event: Event) -> None:
-        if self._is_deaf:
+        is_late = isinstance(event, Opened) and self.lost.done()
+        if self._is_deaf or is_late:
             return
+        self._on_event(event)
         if isinstance(event, Opened) and not self.opened.done():
             self.opened.set_result(None)
-        self._on_event(event)
 
     def _fail(self, error: BaseException) -> None:
         reason = explain(error, self._endpoint)
         if not self.opened.done():
             self.opened.set_exception(RadioError(reason))
-        self.lose(reason, is_closed_by_node=True)
+        # A reason of the library's reader means that there was a connection, which a refused one never was.
+        self.lose(reason, is_closed_by_node=self._transport is not None and bool(self._transport.end_reason))
 
     # On the link's thread.
 

@@ -9,7 +9,7 @@ import base64
 import binascii
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeGuard
 
 from meshai.airtime import PRESETS, Modem
@@ -151,6 +151,14 @@ def node_from(node: object) -> Node | None:
         longitude=_real(position, "longitude", most=180.0),
         public_key=_key(user),
     )
+
+
+def merged(old: Node | None, new: Node) -> Node:
+    """What is known of a node, when `new` may lack what a fuller download told before."""
+    if old is None:
+        return new
+    known = {field.name: getattr(new, field.name) for field in fields(new)}
+    return replace(old, **{name: value for name, value in known.items() if value not in (None, "")})
 
 
 def own_node_from(
