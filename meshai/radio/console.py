@@ -8,7 +8,7 @@ import asyncio
 import codecs
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import IO, Final, Self
 
@@ -117,7 +117,7 @@ class ConsoleRadio:
             self._inbox.stop()
 
 
-async def lines_of(file: IO[str]) -> AsyncIterator[str]:
+async def lines_of(file: IO[str]) -> AsyncGenerator[str, None]:
     """The lines of a terminal, pipe or file as they come; bytes that are not UTF-8 are replaced."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     pending = ""

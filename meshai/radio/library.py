@@ -85,7 +85,7 @@ class Interface:
             raise ConnectionError(self.end_reason or "the link is down")
         self._sendToRadioImpl(frame)  # type: ignore[attr-defined]
 
-    def nodes(self) -> dict[NodeNum, Node]:
+    def known_nodes(self) -> dict[NodeNum, Node]:
         """The nodes the library knows. It changes their dicts meanwhile; each value is read at one moment."""
         # There is no table at all before the library has begun to connect.
         found = (node_from(node) for node in list((getattr(self, "nodesByNum", None) or {}).values()))

@@ -43,7 +43,7 @@ class Transport(Protocol):
 
     def send_heartbeat(self) -> None: ...
 
-    def nodes(self) -> dict[NodeNum, Node]: ...
+    def known_nodes(self) -> dict[NodeNum, Node]: ...
 
     def interrupt(self) -> None: ...
 
@@ -147,7 +147,7 @@ class Link:
 
     def nodes(self) -> Mapping[NodeNum, Node]:
         """The nodes the library knows of now."""
-        return self._transport.nodes() if self._transport is not None else {}
+        return self._transport.known_nodes() if self._transport is not None else {}
 
     def lose(self, reason: str, *, is_closed_by_node: bool = False) -> None:
         """Give the link up. The first reason stays."""
