@@ -70,7 +70,7 @@ def test_without_a_network_it_says_so(venv: Path) -> None:
 def test_a_missing_library_of_the_model_is_named(venv: Path) -> None:
     (venv / "demo-installed").unlink()
     (venv / "bin" / "python").write_text(
-        '#!/bin/sh\ncase "$*" in *xllamacpp*) echo "ImportError: libgomp.so.1: no such file" >&2; exit 1;; esac; echo ok\n'
+        '#!/bin/sh\ncase "$*" in *xllamacpp*) echo "libgomp.so.1: no such file" >&2; exit 1;; esac; echo ok\n'
     )
     result = make(venv, "demo")
     assert result.returncode != 0
