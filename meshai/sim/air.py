@@ -10,7 +10,7 @@ Relays that no resident stands for are anonymous. Collisions are not modelled: o
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -21,14 +21,17 @@ from meshai.airtime import PRESETS, Modem
 from meshai.clock import Clock
 from meshai.messages import NodeNum
 from meshai.sim.identity import Identity
-from meshai.sim.packets import ROUTING, TEXT, frame_bytes, new_packet_id, routing_error, sender_of
+from meshai.sim.packets import ROUTING, TEXT, copy_of, frame_bytes, routing_error, sender_of
 
 ANONYMOUS_RELAY: Final[NodeNum] = 0x0E1A_7000
 RELAY_SLOTS: Final = 16
+"""A relay lets those with something of their own go first (firmware `RadioInterface.cpp`)."""
 IDLE_CONTENTION: Final = 3
-"""Exponent of the contention window on an idle channel (firmware `RadioInterface.cpp`)."""
-DUTY_CYCLE_PERCENT: Final = {"EU_433": 10.0, "EU_868": 10.0, "TH": 10.0, "UA_433": 10.0, "UA_868": 1.0}
-"""Share of an hour a node may transmit; all other regions have no limit."""
+"""Exponent of the contention window on an idle channel."""
+RELAY_CONTENTION: Final = 5
+"""The same for a relay that heard the packet neither very well nor very badly."""
+WIDE_KHZ: Final = {125: 406.25, 250: 812.5, 500: 1625.0}
+"""What the presets' bandwidths become in region LORA_24 (firmware `MeshRadio.h`)."""
 
 
 class Cause(StrEnum):
@@ -57,6 +60,7 @@ class OnAir:
     packet_id: int
     channel: int
     port: int
+    """0 for ciphertext nobody can read."""
     payload: bytes
     frame_bytes: int
     airtime_s: float
@@ -71,17 +75,13 @@ class OnAir:
     pki: bool
 
     @property
-    def is_text(self) -> bool:
-        return self.port == TEXT
-
-    @property
     def text(self) -> str:
         """The text as a tolerant reader shows it; empty for other ports."""
-        return self.payload.decode("utf-8", errors="replace") if self.is_text else ""
+        return self.payload.decode("utf-8", errors="replace") if self.port == TEXT else ""
 
     @property
     def text_bytes(self) -> int:
-        return len(self.payload) if self.is_text else 0
+        return len(self.payload) if self.port == TEXT else 0
 
 
 class Station(Protocol):
@@ -102,6 +102,9 @@ class Station(Protocol):
     def is_relaying(self) -> bool: ...
 
     @property
+    def is_deaf(self) -> bool: ...
+
+    @property
     def loss(self) -> float:
         """Probability that a packet from or to it is lost."""
         ...
@@ -118,30 +121,29 @@ class Station(Protocol):
 
 
 class Air:
-    """One stretch of spectrum and the stations on it; leaving it ends all transmissions."""
+    """One stretch of spectrum and the stations on it; leaving it ends all that goes on."""
 
     def __init__(
         self,
         *,
         clock: Clock,
         rng: random.Random,
-        preset: str = "LONG_FAST",
-        region: str = "US",
-        observer: Callable[[OnAir], None] | None = None,
+        preset: str,
+        region: str,
+        observer: Callable[[OnAir], None] | None,
     ) -> None:
         self.clock = clock
         self.rng = rng
-        self.preset = preset
-        self.region = region
-        self.modem: Modem = PRESETS[preset]
         self.preset_code: int = config_pb2.Config.LoRaConfig.ModemPreset.Value(preset)
         self.region_code: int = config_pb2.Config.LoRaConfig.RegionCode.Value(region)
-        self.relays_heard = True
-        """False: nobody relays, so no packet goes beyond direct neighbours and no implicit ack comes."""
+        self.region = region
+        self.modem = _modem(preset, region)
+        self.has_relays = True
+        """False: nobody relays, so nothing goes beyond direct neighbours and no implicit ack comes."""
         self.log: list[OnAir] = []
-        self.stations: dict[NodeNum, Station] = {}
         self.center: NodeNum = 0
         """The node the client is attached to, to which peers speak unless told otherwise."""
+        self._stations: dict[NodeNum, Station] = {}
         self._observer = observer
         self._tasks = asyncio.TaskGroup()
         self._running: set[asyncio.Task[None]] = set()
@@ -157,69 +159,73 @@ class Air:
             task.cancel()
         await self._tasks.__aexit__(kind, error, trace)
 
-    def attach(self, station: Station) -> None:
-        if station.number in self.stations:
-            raise ValueError(f"two stations with number {station.number:#010x}")
-        self.stations[station.number] = station
-
-    def detach(self, station: Station) -> None:
-        self.stations.pop(station.number, None)
-
     def spawn(self, activity: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run something for as long as it takes or the mesh exists; an error in it ends the mesh loudly."""
+        """Run something for as long as it takes or the air exists; an error in it ends everything loudly."""
         task = self._tasks.create_task(activity, name=name)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return task
 
+    def attach(self, station: Station) -> None:
+        if station.number in self._stations:
+            raise ValueError(f"two stations with number {station.number:#010x}")
+        self._stations[station.number] = station
+
+    def renumber(self, station: Station, former: NodeNum) -> None:
+        """A station has become another number."""
+        del self._stations[former]
+        self.attach(station)
+        if self.center == former:
+            self.center = station.number
+
+    def key_in_use(self, number: NodeNum) -> bytes:
+        """The public key a node really has now; empty for a node that is not here."""
+        station = self._stations.get(number)
+        return station.identity.public_key if station is not None else b""
+
     def new_packet_id(self) -> int:
-        return new_packet_id(self.rng)
+        return self.rng.randrange(1, 2**32)
 
     async def transmit(self, packet: mesh_pb2.MeshPacket, *, by: Station, cause: Cause) -> None:
         """Put a packet on air and return when its sender's own transmission ends; relays follow by themselves."""
-        packet = _copy(packet)
+        packet = copy_of(packet)
         await self._occupy(packet, by.number, cause)
         reached = self._deliver(packet, by, wave=0)
-        if packet.hop_limit > 0 and self.relays_heard:
+        if packet.hop_limit > 0 and self.has_relays:
             self.spawn(self._relay(packet, by, reached), f"relays of {packet.id:08x}")
 
     async def _relay(self, packet: mesh_pb2.MeshPacket, origin: Station, reached: set[NodeNum]) -> None:
-        farthest = max((_distance(origin, station) for station in self.stations.values()), default=0)
         for wave in range(1, packet.hop_limit + 1):
-            relay = self._relay_of(wave, packet, origin, reached, farthest)
+            relay = self._choose_relay(wave, packet, origin, reached)
             if relay is None:
                 return
-            slots = RELAY_SLOTS + self.rng.randrange(2 ** (IDLE_CONTENTION + 2))
+            slots = RELAY_SLOTS + self.rng.randrange(2**RELAY_CONTENTION)
             await self.clock.sleep(slots * self.modem.slot_s)
-            relayed = _copy(packet)
+            relayed = copy_of(packet)
             relayed.hop_limit = packet.hop_limit - wave
             relayed.relay_node = relay & 0xFF
             await self._occupy(relayed, relay, Cause.RELAY)
-            if wave == 1 and not self._is_lost(origin.loss):
-                origin.hear(_copy(relayed))
+            if wave == 1 and not origin.is_deaf and not self._is_lost(origin.loss):
+                origin.hear(copy_of(relayed))
             reached |= self._deliver(relayed, origin, wave)
 
-    def _relay_of(
-        self,
-        wave: int,
-        packet: mesh_pb2.MeshPacket,
-        origin: Station,
-        reached: set[NodeNum],
-        farthest: int,
+    def _choose_relay(
+        self, wave: int, packet: mesh_pb2.MeshPacket, origin: Station, reached: set[NodeNum]
     ) -> NodeNum | None:
         """Who repeats the packet in this wave: a resident that heard it, or nobody's node if some are farther out."""
+        others = [station for station in self._stations.values() if station is not origin]
         residents = [
             station.number
-            for station in self.stations.values()
-            if station is not origin
-            and station.is_relaying
+            for station in others
+            if station.is_relaying
             and station.number in reached
             and station.number != packet.to
             and _distance(origin, station) == wave - 1
         ]
         if residents:
             return self.rng.choice(residents)
-        return ANONYMOUS_RELAY + wave if farthest >= wave else None
+        is_farther = any(_distance(origin, station) >= wave for station in others)
+        return ANONYMOUS_RELAY + wave if is_farther else None
 
     async def _occupy(self, packet: mesh_pb2.MeshPacket, by: NodeNum, cause: Cause) -> None:
         entry = self._entry(packet, by, cause)
@@ -231,16 +237,16 @@ class Air:
     def _deliver(self, packet: mesh_pb2.MeshPacket, origin: Station, wave: int) -> set[NodeNum]:
         """Let every station at this wave's distance hear the packet; returns who did."""
         reached = set()
-        for station in list(self.stations.values()):
-            if station is origin or _distance(origin, station) != wave:
+        for station in list(self._stations.values()):
+            if station is origin or station.is_deaf or _distance(origin, station) != wave:
                 continue
             if self._is_lost(origin.loss) or self._is_lost(station.loss):
                 continue
-            heard = _copy(packet)
-            remote = origin if origin.distance > station.distance else station
-            heard.rx_snr = origin.snr if station.distance == 0 else remote.snr
-            heard.rx_rssi = origin.rssi if station.distance == 0 else remote.rssi
-            heard.transport_mechanism = mesh_pb2.MeshPacket.TransportMechanism.TRANSPORT_LORA
+            heard = copy_of(packet)
+            if not heard.via_mqtt:
+                heard.rx_snr = min(origin.snr, station.snr)
+                heard.rx_rssi = min(origin.rssi, station.rssi)
+                heard.transport_mechanism = mesh_pb2.MeshPacket.TransportMechanism.TRANSPORT_LORA
             station.hear(heard)
             reached.add(station.number)
         return reached
@@ -251,7 +257,6 @@ class Air:
     def _entry(self, packet: mesh_pb2.MeshPacket, by: NodeNum, cause: Cause) -> OnAir:
         size = frame_bytes(packet)
         data = packet.decoded
-        is_routing = data.portnum == ROUTING
         return OnAir(
             at=self.clock.now(),
             by=by,
@@ -266,7 +271,7 @@ class Air:
             cause=cause,
             reply_id=data.reply_id,
             request_id=data.request_id,
-            error=routing_error(packet) if is_routing else None,
+            error=routing_error(packet) if data.portnum == ROUTING else None,
             is_tapback=data.emoji != 0,
             hop_limit=packet.hop_limit,
             want_ack=packet.want_ack,
@@ -274,10 +279,11 @@ class Air:
         )
 
 
-def _copy(packet: mesh_pb2.MeshPacket) -> mesh_pb2.MeshPacket:
-    copy = mesh_pb2.MeshPacket()
-    copy.CopyFrom(packet)
-    return copy
+def _modem(preset: str, region: str) -> Modem:
+    modem = PRESETS[preset]
+    if region != "LORA_24":
+        return modem
+    return replace(modem, bandwidth_khz=WIDE_KHZ[int(modem.bandwidth_khz)], is_2_4_ghz=True)
 
 
 def _distance(one: Station, other: Station) -> int:

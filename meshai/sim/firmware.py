@@ -1,131 +1,83 @@
-"""What a node does by itself, whoever is attached: sends, resends, acks, and keeps packets for its client.
+"""The firmware of the node a client is attached to: what it sends for the client, and what it keeps for it.
 
-The rules are those of firmware 2.7.26. A packet from the client is checked, queued (16 places, by priority) and
-transmitted one at a time; one that wants an ack is sent up to three times until a relay of it is heard (implicit
-ack, from our own number) or the destination answers. What is heard is acked if it wants that, and kept for the client.
+The rules are those of firmware 2.7.26; acceptance of what the client hands over is `phone.py`, and what all nodes'
+radios do alike is `station.py`.
 """
 
-import asyncio
-import logging
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 from meshtastic.protobuf import mesh_pb2, telemetry_pb2
 
-from meshai.airtime import TRANSMISSIONS
 from meshai.messages import BROADCAST, NodeNum
-from meshai.sim.air import DUTY_CYCLE_PERCENT, Air, Cause
+from meshai.sim.air import Air, Cause
 from meshai.sim.identity import Identity, NodeDatabase
+from meshai.sim.ledger import HOUR_S, MINUTE_S
 from meshai.sim.packets import (
-    NODE_INFO,
     NOT_FOR_PKI,
-    ROUTING,
     TELEMETRY,
-    TEXT,
     Priority,
     RoutingError,
     fits,
-    frame_bytes,
+    hops_of,
     is_broadcast,
     make_packet,
     make_routing,
+    make_unreadable,
     sender_of,
     set_sender,
 )
-from meshai.sim.transmitter import CAPACITY, HOUR_S, MINUTE_S, Transmitter
-
-log = logging.getLogger(__name__)
+from meshai.sim.station import EXTRA_HOPS, RadioStation
+from meshai.sim.transmitter import CAPACITY
+from meshai.sim.waiting import ClientQueue
 
 QUEUE_FULL: Final = 32
-"""`QueueStatus.res` when the queue is full; routing errors share the field with their own numbers."""
+"""`QueueStatus.res` for a full queue. The field mixes two number spaces (firmware `MeshTypes.h`)."""
+NO_RADIO: Final = 33
+DUTY_CYCLE_PERCENT: Final = {"EU_433": 10.0, "EU_868": 10.0, "TH": 10.0, "UA_433": 10.0, "UA_868": 1.0}
+"""Share of an hour a node may transmit; all other regions have no limit (firmware `RadioInterface.cpp`)."""
+POLITE_UTILISATION_PERCENT: Final = 25.0
+ANNOUNCED_AGAIN_S: Final = 300.0
+"""Node info is not sent more often than that, or than once a minute when there is a reason."""
 PASSKEY_RENEWED_S: Final = 150.0
-SEEN: Final = 256
-"""How many (sender, id) pairs a node remembers to drop repeats."""
+RES_OF_NAK: Final = {
+    RoutingError.NO_INTERFACE: NO_RADIO,
+    RoutingError.NO_CHANNEL: RoutingError.NO_CHANNEL,
+    RoutingError.TOO_LARGE: RoutingError.TOO_LARGE,
+    RoutingError.DUTY_CYCLE_LIMIT: RoutingError.DUTY_CYCLE_LIMIT,
+    RoutingError.PKI_FAILED: RoutingError.PKI_FAILED,
+    RoutingError.PKI_SEND_FAIL_PUBLIC_KEY: RoutingError.PKI_SEND_FAIL_PUBLIC_KEY,
+}
+"""The queue status that goes with a nak of our own node; 0 with all others."""
 
 
-class ClientQueue:
-    """What waits for the client: packets in order, two queue statuses, two notifications."""
-
-    def __init__(self, capacity: int = 32) -> None:
-        self.capacity = capacity
-        self.packets: deque[mesh_pb2.MeshPacket] = deque()
-        self.statuses: deque[mesh_pb2.QueueStatus] = deque(maxlen=2)
-        self.notifications: deque[mesh_pb2.ClientNotification] = deque(maxlen=2)
-        self.changed = asyncio.Event()
-
-    def put(self, packet: mesh_pb2.MeshPacket) -> None:
-        """When full, a text pushes out the oldest packet and anything else is dropped (firmware `MeshService`)."""
-        if len(self.packets) >= self.capacity:
-            if packet.decoded.portnum != TEXT:
-                return
-            self.packets.popleft()
-        self.packets.append(packet)
-        self.changed.set()
-
-    def put_status(self, status: mesh_pb2.QueueStatus) -> None:
-        self.statuses.append(status)
-        self.changed.set()
-
-    def notify(self, notification: mesh_pb2.ClientNotification) -> None:
-        self.notifications.append(notification)
-        self.changed.set()
-
-    def clear(self) -> None:
-        self.packets.clear()
-        self.statuses.clear()
-        self.notifications.clear()
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedRefusal:
-    """What happens to the next packets of the client instead of the usual."""
-
-    error: int
-    sender: NodeNum | None
-    """Who refuses: None is our own node, which then transmits nothing."""
-
-
-class Firmware:
-    """The node a client is attached to: a station of the mesh, at distance 0 from itself."""
-
-    distance = 0
-    is_relaying = False
-    loss = 0.0
-    snr = 0.0
-    rssi = 0
+class Firmware(RadioStation):
+    """Our node: relays nothing (role CLIENT_MUTE), and talks to a client."""
 
     def __init__(self, air: Air, identity: Identity, *, channels: tuple[str, ...], hop_limit: int) -> None:
-        self.air = air
-        self.identity = identity
+        super().__init__(air, identity, distance=0, snr=12.0, rssi=-30, loss=0.0, hop_limit=hop_limit)
         self.channels = channels
-        self.hop_limit = hop_limit
         self.database = NodeDatabase()
         self.client = ClientQueue()
-        self.transmitter = Transmitter(air, self, self._sent)
         self.is_clock_set = True
         self.clock_error_s = 0.0
         """How wrong the node's clock is; shows in `rx_time`."""
         self.filters_repeats = True
-        """False: a packet id may be used again, as in the firmware's own simulator."""
+        """False: the client may use a packet id again, as in the firmware's own simulator."""
         self.tells_rate_limit = False
         """True: the nak for a text sent too soon reaches the client even if it left `from` unset."""
-        self.reboots = 1
-        self.booted_at = air.clock.monotonic()
-        self.planned_refusals: deque[PlannedRefusal] = deque()
-        self._pending: dict[int, asyncio.Event] = {}
-        self._heard: deque[tuple[NodeNum, int]] = deque(maxlen=SEEN)
-        self._heard_airtime: deque[tuple[float, float]] = deque()
+        self.boots = 1
+        self._booted_at = air.clock.monotonic()
+        self._planned_naks: deque[int] = deque()
         self._was_full = False
         self._announced_at: float | None = None
         self._passkey = b""
         self._passkey_at = 0.0
+        air.center = self.number
+        air.spawn(self._tell_metrics(), "telemetry of the node")
 
-    @property
-    def number(self) -> NodeNum:
-        return self.identity.number
-
-    # From the client.
+    # For the client.
 
     def send(self, packet: mesh_pb2.MeshPacket) -> int:
         """Take a packet the client API has accepted; returns the `res` of its queue status."""
@@ -133,51 +85,49 @@ class Firmware:
         packet.id = packet.id or self.air.new_packet_id()
         packet.next_hop = 0
         packet.relay_node = self.number & 0xFF
-        packet.decoded.bitfield |= 0
-        res = self._admit(packet)
-        self.report_queue(packet.id, res)
-        return res
-
-    def _admit(self, packet: mesh_pb2.MeshPacket) -> int:
+        packet.decoded.bitfield = packet.decoded.bitfield  # present from now on, so it takes its two bytes on air
         if packet.want_ack and packet.hop_limit == 0:
             packet.hop_limit = self.hop_limit
         packet.hop_start = packet.hop_limit
+        res, nak = self._admit(packet)
+        self.report_queue(packet.id, res)
+        if nak is not None:
+            self.answer_client(packet, nak)
+        return res
+
+    def _admit(self, packet: mesh_pb2.MeshPacket) -> tuple[int, int | None]:
+        """Queue a packet, or say why not: the `res`, and the ack or nak that is due at once."""
         if packet.to == self.number:
-            if packet.want_ack:
-                self.answer_client(packet, RoutingError.NONE)
-            return 0
-        refusal = self._refusal(packet)
-        if refusal != RoutingError.NONE:
-            self.answer_client(packet, refusal)
-            return refusal
-        reliable = packet.want_ack
-        if is_broadcast(packet):
-            packet.want_ack = False
-        if reliable:
-            self.air.spawn(self._resend(packet), f"resends of {packet.id:08x}")
-        return 0 if self.transmitter.put(packet, Cause.CLIENT) else QUEUE_FULL
+            return 0, RoutingError.NONE if packet.want_ack else None
+        if self._planned_naks:
+            nak = self._planned_naks.popleft()
+            return int(RES_OF_NAK.get(nak, 0)), nak
+        nak = self._refusal(packet)
+        if nak != RoutingError.NONE:
+            return int(RES_OF_NAK[nak]), nak
+        is_queued = self.send_packet(packet, Cause.CLIENT)
+        return 0 if is_queued else QUEUE_FULL, None
 
     def _refusal(self, packet: mesh_pb2.MeshPacket) -> int:
-        if self.duty_cycle_left_s() <= 0:
-            self._notify_duty_cycle(packet)
+        if self._duty_cycle_s() <= self.ledger.own_s:
+            self._tell_duty_cycle(packet)
             return int(RoutingError.DUTY_CYCLE_LIMIT)
-        if not self._has_channel(packet.channel):
-            return int(RoutingError.NO_CHANNEL)
         if is_broadcast(packet):
             if packet.pki_encrypted:
                 return int(RoutingError.PKI_FAILED)
         elif packet.decoded.portnum not in NOT_FOR_PKI:
-            key = self.database.key_of(packet.to)
+            key = self.key_of(packet.to)
             if not key:
                 return int(RoutingError.PKI_SEND_FAIL_PUBLIC_KEY)
             if packet.pki_encrypted and packet.public_key and packet.public_key != key:
                 return int(RoutingError.PKI_FAILED)
             packet.pki_encrypted = True
             packet.public_key = key
+        elif packet.pki_encrypted:
+            return int(RoutingError.PKI_FAILED)
+        if not packet.pki_encrypted and not self.has_channel(packet.channel):
+            return int(RoutingError.NO_CHANNEL)
         return int(RoutingError.NONE if fits(packet) else RoutingError.TOO_LARGE)
-
-    def _has_channel(self, index: int) -> bool:
-        return index < len(self.channels)
 
     def refuse_rate(self, packet: mesh_pb2.MeshPacket) -> None:
         """The nak for a text sent too soon goes to `from`: when the client left that unset, on air to nobody."""
@@ -196,15 +146,16 @@ class Firmware:
 
     def answer_client(self, packet: mesh_pb2.MeshPacket, error: int) -> None:
         """An ack or nak of our own node for the client's packet."""
-        routing = make_routing(
-            self.number,
-            self.number,
-            packet.id,
-            error,
-            packet_id=self.air.new_packet_id(),
-            channel=0 if packet.pki_encrypted else packet.channel,
+        self.deliver(
+            make_routing(
+                self.number,
+                self.number,
+                packet.id,
+                error,
+                packet_id=self.air.new_packet_id(),
+                channel=0 if packet.pki_encrypted else packet.channel,
+            )
         )
-        self.deliver(routing)
 
     def report_queue(self, packet_id: int, res: int = 0) -> None:
         """A queue status; id 0 answers a heartbeat or says that there is room again."""
@@ -212,145 +163,19 @@ class Firmware:
         self._was_full = free == 0
         self.client.put_status(mesh_pb2.QueueStatus(res=res, free=free, maxlen=CAPACITY, mesh_packet_id=packet_id))
 
-    def duty_cycle_left_s(self) -> float:
-        return self._duty_cycle_s() - self.transmitter.spent_s(HOUR_S)
-
-    def _duty_cycle_s(self) -> float:
-        return HOUR_S * DUTY_CYCLE_PERCENT.get(self.air.region, 100.0) / 100
-
-    def _notify_duty_cycle(self, packet: mesh_pb2.MeshPacket) -> None:
-        minutes = self.transmitter.minutes_until_below(self._duty_cycle_s())
-        self.client.notify(
-            mesh_pb2.ClientNotification(
-                reply_id=packet.id,
-                level=30,
-                message=f"Duty cycle limit exceeded. You can send again in {minutes} mins",
-            )
-        )
-
-    def _sent(self, packet: mesh_pb2.MeshPacket, cause: Cause) -> None:
-        if self._was_full and self.transmitter.free > 0:
-            self.report_queue(0)
-        elif cause is Cause.CLIENT:
-            self.report_queue(packet.id)
-
-    # On the air.
-
-    async def _resend(self, packet: mesh_pb2.MeshPacket) -> None:
-        """Send again until something answers, and give up after the third wait."""
-        answered = self._pending[packet.id] = asyncio.Event()
-        try:
-            for attempt in range(TRANSMISSIONS):
-                if attempt:
-                    self.transmitter.put(packet, Cause.RESEND)
-                if await self._is_answered(answered, packet):
-                    return
-            self.answer_client(packet, RoutingError.MAX_RETRANSMIT)
-        finally:
-            del self._pending[packet.id]
-
-    async def _is_answered(self, answered: asyncio.Event, packet: mesh_pb2.MeshPacket) -> bool:
-        """Wait as long as the firmware does: its own wait, and all that was on the air meanwhile."""
-        wait_s = self.air.modem.resend_wait_s(frame_bytes(packet))
-        try:
-            async with self.air.clock.timeout(wait_s):
-                await answered.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    def hear(self, packet: mesh_pb2.MeshPacket) -> None:
-        """A packet, or a relay's copy of our own, has been received."""
-        now = self.air.clock.monotonic()
-        self._heard_airtime.append((now, self.air.modem.airtime_s(frame_bytes(packet))))
-        while self._heard_airtime[0][0] < now - MINUTE_S:
-            self._heard_airtime.popleft()
-        sender = sender_of(packet)
-        if sender == self.number:
-            self._hear_relay(packet)
-            return
-        is_repeat = (sender, packet.id) in self._heard
-        self._heard.append((sender, packet.id))
-        if packet.to == self.number:
-            if not is_repeat:
-                self._take(packet)
-            if packet.want_ack:
-                self._acknowledge(packet, RoutingError.NONE)
-        elif is_broadcast(packet) and not is_repeat:
-            self._take(packet)
-
-    def _hear_relay(self, packet: mesh_pb2.MeshPacket) -> None:
-        answered = self._pending.get(packet.id)
-        if answered is not None and not answered.is_set():
-            self.answer_client(packet, RoutingError.NONE)
-            self._stop_resending(packet.id)
-
-    def _stop_resending(self, packet_id: int) -> None:
-        answered = self._pending.get(packet_id)
-        if answered is not None:
-            answered.set()
-            self.transmitter.cancel(packet_id)
-
-    def _take(self, packet: mesh_pb2.MeshPacket) -> None:
-        if packet.decoded.portnum == ROUTING and packet.decoded.request_id:
-            self._stop_resending(packet.decoded.request_id)
-        if packet.pki_encrypted:
-            packet.public_key = self.database.key_of(sender_of(packet))
-        self.database.heard(packet, self.rx_time())
-        self.deliver(packet)
-
-    def _acknowledge(self, packet: mesh_pb2.MeshPacket, error: int) -> None:
-        hops = packet.hop_start - packet.hop_limit
-        ack = make_routing(
-            self.number,
-            sender_of(packet),
-            packet.id,
-            error,
-            packet_id=self.air.new_packet_id(),
-            hop_limit=min(self.hop_limit, hops + 2) if hops else 0,
-        )
-        self.transmitter.put(ack, Cause.ACK if error == RoutingError.NONE else Cause.NAK)
-
     def deliver(self, packet: mesh_pb2.MeshPacket) -> None:
         """Keep a packet for the client just as it is, stamped with the node's time if it has one."""
         packet.rx_time = self.rx_time()
         self.client.put(packet)
 
-    def announce(self) -> None:
-        """Broadcast our node info, unless that was done within the last minute."""
-        now = self.air.clock.monotonic()
-        if self._announced_at is not None and now - self._announced_at < MINUTE_S:
-            return
-        self._announced_at = now
-        self._send_node_info(BROADCAST)
-
-    def _send_node_info(self, to: NodeNum) -> None:
-        packet = make_packet(
-            self.number,
-            to,
-            NODE_INFO,
-            self.identity.user.SerializeToString(),
-            packet_id=self.air.new_packet_id(),
-            hop_limit=self.hop_limit,
-            priority=Priority.BACKGROUND,
-        )
-        self.transmitter.put(packet, Cause.NODE_INFO)
-
     def rx_time(self) -> int:
         """The node's own time in Unix seconds; 0 while nobody has told it."""
         return int(self.air.clock.now() + self.clock_error_s) if self.is_clock_set else 0
 
-    def metrics(self) -> telemetry_pb2.DeviceMetrics:
-        """What the node says of itself: how busy the channel is, and its own part in that."""
-        now = self.air.clock.monotonic()
-        heard_s = sum(airtime for at, airtime in self._heard_airtime if at > now - MINUTE_S)
-        return telemetry_pb2.DeviceMetrics(
-            battery_level=101,
-            voltage=5.0,
-            channel_utilization=100 * (heard_s + self.transmitter.spent_s(MINUTE_S)) / MINUTE_S,
-            air_util_tx=100 * self.transmitter.spent_s(HOUR_S) / HOUR_S,
-            uptime_seconds=int(now - self.booted_at),
-        )
+    def set_time(self, unix_s: int) -> None:
+        """Believe the client about the time."""
+        self.is_clock_set = True
+        self.clock_error_s = unix_s - self.air.clock.now()
 
     def session_passkey(self) -> bytes:
         """Eight bytes a remote administrator must show; made anew after 150 s."""
@@ -359,15 +184,39 @@ class Firmware:
             self._passkey, self._passkey_at = self.air.rng.randbytes(8), now
         return self._passkey
 
-    def set_time(self, unix_s: int) -> None:
-        """Believe the client about the time."""
-        self.is_clock_set = True
-        self.clock_error_s = unix_s - self.air.clock.now()
+    def _duty_cycle_s(self) -> float:
+        """Seconds of an hour this region allows us to transmit."""
+        percent = DUTY_CYCLE_PERCENT.get(self.air.region)
+        return HOUR_S * percent / 100 if percent is not None else 2 * HOUR_S
 
-    async def tell_metrics(self) -> None:
-        """Give the client the node's telemetry about once a minute, without using the air."""
+    def _tell_duty_cycle(self, packet: mesh_pb2.MeshPacket) -> None:
+        minutes = self.ledger.minutes_until_below(self._duty_cycle_s())
+        self.client.notify(
+            mesh_pb2.ClientNotification(
+                reply_id=packet.id,
+                level=mesh_pb2.LogRecord.Level.WARNING,
+                message=f"Duty cycle limit exceeded. You can send again in {minutes} mins",
+            )
+        )
+
+    # About itself.
+
+    def metrics(self) -> telemetry_pb2.DeviceMetrics:
+        """How busy the channel is, and its own part in that."""
+        return telemetry_pb2.DeviceMetrics(
+            battery_level=101,
+            voltage=5.0,
+            channel_utilization=self.ledger.utilisation_percent,
+            air_util_tx=self.ledger.own_percent,
+            uptime_seconds=int(self.air.clock.monotonic() - self._booted_at),
+        )
+
+    async def _tell_metrics(self) -> None:
+        """Tell the client about once a minute, without using the air, and only while nothing else waits for it."""
         while True:
             await self.air.clock.sleep(MINUTE_S)
+            if len(self.client):
+                continue
             telemetry = telemetry_pb2.Telemetry(time=self.rx_time(), device_metrics=self.metrics())
             self.deliver(
                 make_packet(
@@ -379,3 +228,76 @@ class Firmware:
                     priority=Priority.BACKGROUND,
                 )
             )
+
+    def announce(self, to: NodeNum = BROADCAST, *, asks: bool = False, not_within_s: float = MINUTE_S) -> None:
+        """Send our node info, and ask for the other's; silently skipped if it was sent a moment ago."""
+        now = self.air.clock.monotonic()
+        if self._announced_at is not None and now - self._announced_at < not_within_s:
+            return
+        self._announced_at = now
+        packet = self.node_info_packet(to, asks=asks)
+        self.send_packet(packet, Cause.NODE_INFO)
+        self.report_queue(packet.id)
+
+    def plan_nak(self, error: int, count: int = 1) -> None:
+        """Refuse the client's next packets with a nak of our own, and transmit nothing."""
+        self._planned_naks.extend([error] * count)
+
+    def reboot(self) -> None:
+        """Lose queues, ids and the time; keep identity and the nodes known."""
+        self.forget_traffic()
+        self.client.clear()
+        self.is_clock_set = False
+        self.boots += 1
+        self._booted_at = self.air.clock.monotonic()
+        self._was_full = False
+        self._announced_at = None
+
+    def renumber(self, number: NodeNum) -> None:
+        """Become another number, as a node does whose keys were made anew."""
+        former = self.number
+        self.identity = replace(self.identity, number=number)
+        self.air.renumber(self, former)
+
+    # What the radio asks.
+
+    def has_channel(self, index: int) -> bool:
+        return index < len(self.channels)
+
+    def key_of(self, number: NodeNum) -> bytes:
+        return self.database.key_of(number)
+
+    def introduce(self, to: NodeNum) -> None:
+        self.announce(to)
+
+    def take(self, packet: mesh_pb2.MeshPacket) -> None:
+        sender = sender_of(packet)
+        is_stranger = not self.database.has_met(sender)
+        self.database.heard(packet, self.rx_time())
+        if packet.pki_encrypted:
+            packet.public_key = self.key_of(sender)
+            packet.channel = 0
+        if is_stranger and not self.database.has_met(sender):
+            self._greet(packet)
+        self.deliver(packet)
+
+    def _greet(self, packet: mesh_pb2.MeshPacket) -> None:
+        """Exchange node infos with a node first heard, if the channel is quiet and it is not too far."""
+        is_near = hops_of(packet) <= self.hop_limit + EXTRA_HOPS
+        if is_near and self.ledger.utilisation_percent < POLITE_UTILISATION_PERCENT:
+            self.announce(sender_of(packet), asks=True, not_within_s=ANNOUNCED_AGAIN_S)
+
+    def take_unreadable(self, packet: mesh_pb2.MeshPacket) -> None:
+        self.deliver(make_unreadable(packet))
+
+    def heard_relayed(self, packet: mesh_pb2.MeshPacket) -> None:
+        self.answer_client(packet, RoutingError.NONE)
+
+    def gave_up(self, packet: mesh_pb2.MeshPacket) -> None:
+        self.answer_client(packet, RoutingError.MAX_RETRANSMIT)
+
+    def sent(self, packet: mesh_pb2.MeshPacket, cause: Cause) -> None:
+        if self._was_full and self.transmitter.free > 0:
+            self.report_queue(0)
+        elif cause is Cause.CLIENT:
+            self.report_queue(packet.id)

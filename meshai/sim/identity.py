@@ -2,11 +2,15 @@
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import Final
 
 from meshtastic.protobuf import config_pb2, mesh_pb2
 
 from meshai.messages import NodeNum, node_id
-from meshai.sim.packets import NODE_INFO, sender_of
+from meshai.sim.packets import NODE_INFO, hops_of, sender_of
+
+MUTE_ROLES: Final = frozenset({"CLIENT_MUTE", "CLIENT_HIDDEN", "SENSOR", "TRACKER", "TAK_TRACKER"})
+"""Roles that relay nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,10 @@ class Identity:
     short_name: str
     public_key: bytes = field(repr=False)
     role: str = "CLIENT"
+
+    @property
+    def is_relaying(self) -> bool:
+        return self.role not in MUTE_ROLES
 
     @property
     def user(self) -> mesh_pb2.User:
@@ -49,7 +57,13 @@ class NodeDatabase:
         return node.user.public_key if node is not None else b""
 
     def set_key(self, number: NodeNum, key: bytes) -> None:
+        """Hold another key than the node's own: an old one, or, when empty, none."""
         self.nodes[number].user.public_key = key
+
+    def has_met(self, number: NodeNum) -> bool:
+        """Whether it has a node's names, not just its number."""
+        node = self.nodes.get(number)
+        return node is not None and node.HasField("user")
 
     def meet(self, node: mesh_pb2.NodeInfo) -> None:
         """Take in all that is known of a node."""
@@ -61,6 +75,8 @@ class NodeDatabase:
         node = self.nodes.setdefault(number, mesh_pb2.NodeInfo(num=number))
         node.snr = packet.rx_snr
         node.last_heard = rx_time
-        node.hops_away = max(0, packet.hop_start - packet.hop_limit)
+        node.hops_away = hops_of(packet)
+        node.channel = packet.channel
+        node.via_mqtt = packet.via_mqtt
         if packet.decoded.portnum == NODE_INFO:
             node.user.CopyFrom(mesh_pb2.User.FromString(packet.decoded.payload))

@@ -1,16 +1,19 @@
-"""The bytes between a node and its client: framing, and one connection over TCP or a pseudo-terminal."""
+"""The bytes between a node and its client: framing, one connection, and what may be wrong with it."""
 
 import asyncio
 import random
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+from meshtastic.protobuf import mesh_pb2
 
 from meshai.clock import Clock
-from meshai.sim.firmware import ClientQueue
 from meshai.sim.phone import Phone
+from meshai.sim.waiting import ClientQueue
 
 START: Final = b"\x94\xc3"
 HEADER_BYTES: Final = 4
@@ -19,7 +22,8 @@ FRAME_BYTES: Final = 512
 READ_BYTES: Final = 512
 QUIET_AFTER_S: Final = 2.0
 SLOW_POLL_S: Final = 0.25
-"""How often a node looks at a client it has not heard for a while; else every 5 ms, which we round to at once."""
+"""How often a node looks at a client it has not heard for a while; else every 5 ms, here at once."""
+RECHECK_S: Final = 0.5
 
 
 def frame(payload: bytes) -> bytes:
@@ -61,22 +65,22 @@ class Deframer:
             return payload
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class LinkConditions:
-    """What is wrong with a node's links at the moment; shared by all its connections."""
+    """What is wrong with a node's links at a moment; by default nothing."""
 
     is_mute: bool = False
     """Reads and ignores everything, says nothing."""
     bytes_per_s: float | None = None
     noise: tuple[bytes, ...] = ()
-    """Bytes put between frames, in turn."""
+    """What is put between frames, by chance."""
     config_delay_s: float = 0.0
     """Pause before each message of the download."""
     completes_config: bool = True
 
 
 class Connection:
-    """One client's link, from accept to the end."""
+    """One client's link, from accept until the client, too, has closed it."""
 
     def __init__(
         self,
@@ -85,7 +89,7 @@ class Connection:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         *,
-        conditions: LinkConditions,
+        conditions: Callable[[], LinkConditions],
         clock: Clock,
         rng: random.Random,
         idle_limit_s: float | None,
@@ -99,25 +103,38 @@ class Connection:
         self._rng = rng
         self._idle_limit_s = idle_limit_s
         self._last_heard = clock.monotonic()
-        self._may_read = asyncio.Event()
-        self._may_read.set()
-        self._task: asyncio.Task[None] | None = None
+        self._thawed = asyncio.Event()
+        self._thawed.set()
+        self._over = asyncio.Event()
+
+    @property
+    def is_over(self) -> bool:
+        """The node has done with it, whether or not the client has noticed."""
+        return self._over.is_set()
 
     async def serve(self) -> None:
-        """Speak with the client until one side ends it."""
-        self._task = asyncio.current_task()
-        reading = asyncio.create_task(self._read(), name="reads from client")
-        writing = asyncio.create_task(self._write(), name="writes to client")
+        """Speak with the client until one side ends it, then wait for the client to close."""
+        ending = asyncio.create_task(self._over.wait(), name="end of connection")
+        tasks = [
+            ending,
+            asyncio.create_task(self._read(), name="reads from client"),
+            asyncio.create_task(self._write(), name="writes to client"),
+        ]
         try:
-            await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            self._over.set()
+            await _finish(tasks)
+            await self._await_client()
         finally:
-            for task in (reading, writing):
+            for task in tasks:
                 task.cancel()
-            results = await asyncio.gather(reading, writing, return_exceptions=True)
-            self._writer.close()
-            for result in results:
-                if isinstance(result, Exception) and not isinstance(result, OSError | TimeoutError):
-                    raise result
+            self._writer.transport.abort()
+
+    def end(self) -> None:
+        """Close our side: the client reads the end of the stream. A frozen one is forgotten, as after a power cut."""
+        if not self._thawed.is_set():
+            self.reset()
+        self._over.set()
 
     def reset(self) -> None:
         """End it with RST, as a crash does."""
@@ -125,33 +142,98 @@ class Connection:
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
+        self._over.set()
+
+    def freeze(self) -> None:
+        """Neither read nor write any more, and tell nobody: a link that is half open."""
+        self._thawed.clear()
+
+    def thaw(self) -> None:
+        self._thawed.set()
+        self._waiting.changed.set()
+
+    def restart(self, phone: Phone) -> None:
+        """The node has booted anew while the line stayed; it says so and waits to be asked."""
+        self.phone = phone
+        self.inject(frame(mesh_pb2.FromRadio(rebooted=True).SerializeToString()))
+
+    def inject(self, wire: bytes) -> None:
+        """Put bytes into the stream, between frames."""
+        self._writer.write(wire)
 
     async def _read(self) -> None:
         deframer = Deframer()
         while not self.phone.is_closing:
-            async with self._clock.timeout(self._idle_limit_s):
-                chunk = await self._reader.read(READ_BYTES)
+            chunk = await self._next_chunk()
+            await self._thawed.wait()
             if not chunk:
                 return
             if self._is_quiet():
                 await self._clock.sleep(self._rng.uniform(0, SLOW_POLL_S))
             self._last_heard = self._clock.monotonic()
             for payload in deframer.feed(chunk):
-                self.phone.handle(payload)
+                if not self._conditions().is_mute:
+                    self.phone.handle(payload)
+
+    async def _next_chunk(self) -> bytes:
+        """What the client sends next; nothing when it has closed, or been silent too long."""
+        try:
+            async with self._clock.timeout(self._idle_limit_s):
+                return await self._reader.read(READ_BYTES)
+        except (OSError, TimeoutError):
+            return b""
 
     async def _write(self) -> None:
-        changed = self._waiting.changed
         while True:
-            changed.clear()
-            while (message := self.phone.next()) is not None:
-                await self._send(frame(message.SerializeToString()))
-            await changed.wait()
+            self._waiting.changed.clear()
+            await self._write_all()
+            await self._waiting.changed.wait()
             if self._is_quiet():
                 await self._clock.sleep(self._rng.uniform(0, SLOW_POLL_S))
 
+    async def _write_all(self) -> None:
+        while not self._is_silent() and (message := self.phone.next()) is not None:
+            if self.phone.is_downloading:
+                await self._hold_back(message)
+            await self._send(frame(message.SerializeToString()))
+            if noise := self._conditions().noise:
+                await self._send(self._rng.choice(noise))
+
+    async def _hold_back(self, message: mesh_pb2.FromRadio) -> None:
+        """A download may be slow, and its end may not come as long as that is so."""
+        await self._clock.sleep(self._conditions().config_delay_s)
+        while message.HasField("config_complete_id") and not self._conditions().completes_config:
+            await self._clock.sleep(RECHECK_S)
+
     async def _send(self, wire: bytes) -> None:
+        await self._thawed.wait()
+        rate = self._conditions().bytes_per_s
+        if rate is not None:
+            await self._clock.sleep(len(wire) / rate)
         self._writer.write(wire)
         await self._writer.drain()
 
+    async def _await_client(self) -> None:
+        """The node's side is closed; whatever the client still sends finds nobody."""
+        sock = self._writer.get_extra_info("socket")
+        if sock is None or self._writer.transport.is_closing():
+            return
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_WR)
+            if await self._reader.read(READ_BYTES):
+                self.reset()
+
+    def _is_silent(self) -> bool:
+        return self._conditions().is_mute or not self._thawed.is_set()
+
     def _is_quiet(self) -> bool:
         return self._clock.monotonic() - self._last_heard > QUIET_AFTER_S
+
+
+async def _finish(tasks: list[asyncio.Task[Any]]) -> None:
+    """End tasks; a broken link is no error of theirs, anything else is."""
+    for task in tasks:
+        task.cancel()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception) and not isinstance(result, OSError):
+            raise result

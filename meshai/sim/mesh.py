@@ -10,11 +10,9 @@ from meshai.messages import NodeNum
 from meshai.sim.air import Air, OnAir
 from meshai.sim.identity import Identity, key_for
 from meshai.sim.node import IDLE_LIMIT_S, SimulatedNode
-from meshai.sim.peers import CHANNELS, Peer
+from meshai.sim.peers import ALL_CHANNELS, Peer
 
 FIRST_NUMBER: Final[NodeNum] = 0x5E40_0000
-MUTE_ROLES: Final = frozenset({"CLIENT_MUTE", "CLIENT_HIDDEN", "SENSOR", "TRACKER"})
-"""Roles that do not relay."""
 
 
 class SimulatedMesh:
@@ -47,7 +45,7 @@ class SimulatedMesh:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for node in self.nodes:
-            await node.close()
+            node.close()
         await self.air.__aexit__(kind, error, trace)
 
     def node(
@@ -66,7 +64,7 @@ class SimulatedMesh:
         node = SimulatedNode(self.air, identity, channels=channels, hop_limit=hop_limit, idle_limit_s=idle_limit_s)
         self.nodes.append(node)
         for peer in self.peers.values():
-            node.firmware.database.meet(peer.node_info())
+            _introduce(peer, node, is_known=True)
         return node
 
     def peer(
@@ -79,7 +77,7 @@ class SimulatedMesh:
         snr: float = 6.0,
         rssi: int = -80,
         loss: float = 0.0,
-        channels: frozenset[int] = CHANNELS,
+        channels: frozenset[int] = ALL_CHANNELS,
         role: str = "CLIENT",
         hop_limit: int = 3,
         battery_percent: int = 90,
@@ -96,17 +94,23 @@ class SimulatedMesh:
             rssi=rssi,
             loss=loss,
             channels=channels,
-            is_relaying=role not in MUTE_ROLES,
             hop_limit=hop_limit,
             battery_percent=battery_percent,
             position=position,
         )
         self.peers[number] = peer
-        if is_known:
-            for node in self.nodes:
-                node.firmware.database.meet(peer.node_info())
+        for node in self.nodes:
+            _introduce(peer, node, is_known=is_known)
         return peer
 
     def _number(self) -> NodeNum:
         """A number nobody has, the same for the same seed."""
-        return FIRST_NUMBER + 0x1000 * len(self.air.stations) + self.air.rng.randrange(0x1000)
+        return FIRST_NUMBER + 0x1000 * (len(self.nodes) + len(self.peers)) + self.air.rng.randrange(0x1000)
+
+
+def _introduce(peer: Peer, node: SimulatedNode, *, is_known: bool) -> None:
+    """Two nodes have met and hold each other's key, or have not."""
+    if is_known:
+        node.database.meet(peer.node_info())
+    else:
+        peer.forget_key(node.number)

@@ -4,7 +4,7 @@ The protobuf itself flows through the simulation: its encoded size is what the a
 and never estimated. `from` is a Python keyword, hence `sender_of` and the constructors.
 """
 
-import random
+import hashlib
 from typing import Final
 
 from meshtastic.protobuf import mesh_pb2, portnums_pb2
@@ -25,6 +25,7 @@ ADMIN: Final[int] = portnums_pb2.PortNum.ADMIN_APP
 NOT_FOR_PKI: Final = frozenset({TRACEROUTE, NODE_INFO, ROUTING, POSITION})
 """Ports whose direct packets the firmware sends with the channel's key (firmware `Router.cpp`)."""
 
+UNKNOWN_CHANNEL_HASH: Final = 0x5B
 ROOM_BYTES: Final = 239
 """Most an encoded `Data` may take in a channel-encrypted frame; public-key encryption takes 12 of it."""
 
@@ -38,10 +39,6 @@ def sender_of(packet: mesh_pb2.MeshPacket) -> NodeNum:
 
 def set_sender(packet: mesh_pb2.MeshPacket, number: NodeNum) -> None:
     setattr(packet, "from", number)
-
-
-def new_packet_id(rng: random.Random) -> int:
-    return rng.randrange(1, 2**32)
 
 
 def make_packet(
@@ -119,7 +116,7 @@ def routing_error(packet: mesh_pb2.MeshPacket) -> int:
 
 def frame_bytes(packet: mesh_pb2.MeshPacket) -> int:
     """The size of the whole frame on air."""
-    if packet.WhichOneof("payload_variant") == "encrypted":
+    if is_encrypted(packet):
         return HEADER_BYTES + len(packet.encrypted)
     return HEADER_BYTES + int(packet.decoded.ByteSize()) + (PKI_BYTES if packet.pki_encrypted else 0)
 
@@ -131,3 +128,30 @@ def fits(packet: mesh_pb2.MeshPacket) -> bool:
 
 def is_broadcast(packet: mesh_pb2.MeshPacket) -> bool:
     return bool(packet.to == BROADCAST)
+
+
+def is_encrypted(packet: mesh_pb2.MeshPacket) -> bool:
+    """Whether it is ciphertext that nobody here has the key of."""
+    return bool(packet.WhichOneof("payload_variant") == "encrypted")
+
+
+def hops_of(packet: mesh_pb2.MeshPacket) -> int:
+    """The relays a packet passed; 0 when it does not say where it began."""
+    return int(max(0, packet.hop_start - packet.hop_limit))
+
+
+def make_unreadable(packet: mesh_pb2.MeshPacket) -> mesh_pb2.MeshPacket:
+    """A packet as the client of a node without the right key sees it: no `decoded`, a hash for a channel."""
+    unreadable = copy_of(packet)
+    plain = packet.decoded.SerializeToString()
+    unreadable.encrypted = hashlib.shake_128(plain).digest(frame_bytes(packet) - HEADER_BYTES)
+    unreadable.channel = 0 if packet.pki_encrypted else UNKNOWN_CHANNEL_HASH
+    unreadable.pki_encrypted = False
+    unreadable.ClearField("public_key")
+    return unreadable
+
+
+def copy_of(packet: mesh_pb2.MeshPacket) -> mesh_pb2.MeshPacket:
+    copy = mesh_pb2.MeshPacket()
+    copy.CopyFrom(packet)
+    return copy

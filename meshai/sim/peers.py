@@ -1,6 +1,7 @@
 """The other nodes of the mesh, in the hands of tests and scripted people."""
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,20 +10,20 @@ from meshtastic.protobuf import mesh_pb2
 from meshai.errors import NotDelivered
 from meshai.messages import BROADCAST, NodeNum
 from meshai.sim.air import Air, Cause
-from meshai.sim.identity import Identity
+from meshai.sim.identity import Identity, key_for
 from meshai.sim.packets import (
     NODE_INFO,
+    ROUTING,
     TEXT,
-    Priority,
     RoutingError,
-    is_broadcast,
+    hops_of,
     make_packet,
-    make_routing,
+    routing_error,
     sender_of,
 )
-from meshai.sim.transmitter import Transmitter
+from meshai.sim.station import RadioStation
 
-CHANNELS: Final = frozenset(range(8))
+ALL_CHANNELS: Final = frozenset(range(8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class HeardText:
     """A text that reached a peer."""
 
     at: float
+    """When it had been received, in Unix seconds of the mesh's clock."""
     sender: NodeNum
     to: NodeNum
     channel: int
@@ -50,62 +52,48 @@ class HeardText:
 
 @dataclass(slots=True)
 class AckHabit:
-    """How a peer acks direct messages that want it."""
+    """How a peer acks direct packets that want it."""
 
     copies: int = 1
-    """0: the ack is lost; 2: it is sent twice, as real nodes sometimes do."""
+    """0: acks are lost; 2: each is sent twice, as real nodes sometimes do."""
     delay_s: float = 0.0
-    error: int = RoutingError.NONE
-    """Anything else makes every ack a nak."""
 
 
-class Peer:
-    """A node of somebody else. Everyone holds everyone's key unless told otherwise."""
+class Peer(RadioStation):
+    """A node of somebody else. Unless told otherwise it holds everyone's present key."""
 
     def __init__(
         self,
         air: Air,
         identity: Identity,
         *,
-        distance: int = 0,
-        snr: float = 6.0,
-        rssi: int = -80,
-        loss: float = 0.0,
-        channels: frozenset[int] = CHANNELS,
-        is_relaying: bool = True,
-        hop_limit: int = 3,
-        battery_percent: int = 90,
-        position: tuple[float, float] | None = None,
+        distance: int,
+        snr: float,
+        rssi: int,
+        loss: float,
+        hop_limit: int,
+        channels: frozenset[int],
+        battery_percent: int,
+        position: tuple[float, float] | None,
     ) -> None:
-        self.air = air
-        self.identity = identity
-        self.distance = distance
-        self.snr = snr
-        self.rssi = rssi
-        self.loss = loss
+        super().__init__(air, identity, distance=distance, snr=snr, rssi=rssi, loss=loss, hop_limit=hop_limit)
         self.channels = channels
-        self.is_relaying = is_relaying
-        self.hop_limit = hop_limit
         self.battery_percent = battery_percent
         self.position = position
-        self.is_deaf = False
-        """True: hears nothing at all, as a node that is switched off."""
         self.acks = AckHabit()
-        self.held_keys: dict[NodeNum, bytes] = {}
-        """Keys held that are not what their owner uses now: empty for a forgotten one, another for a stale one."""
         self.inbox: list[HeardText] = []
         self.packets: list[mesh_pb2.MeshPacket] = []
         """Everything received that was addressed to it or to all, texts included, repeats dropped."""
+        self.unreadable: list[mesh_pb2.MeshPacket] = []
+        """Received but not decrypted."""
+        self.relayed: list[int] = []
+        """Ids of its own packets that a relay was heard repeating."""
+        self.undelivered: list[int] = []
+        """Ids of its own packets that nothing answered in three tries."""
+        self._held_keys: dict[NodeNum, bytes] = {}
+        self._refusals: deque[int] = deque()
         self._unread = 0
         self._arrival = asyncio.Event()
-        self._seen: set[tuple[NodeNum, int]] = set()
-        self._transmitter = Transmitter(air, self)
-        air.attach(self)
-        air.spawn(self._transmitter.run(), f"transmitter of {identity.short_name}")
-
-    @property
-    def number(self) -> NodeNum:
-        return self.identity.number
 
     def node_info(self) -> mesh_pb2.NodeInfo:
         """What a node that has met this peer remembers of it."""
@@ -115,7 +103,7 @@ class Peer:
             snr=self.snr,
             last_heard=int(self.air.clock.now()),
             hops_away=self.distance,
-            device_metrics={"battery_level": self.battery_percent},
+            device_metrics={"battery_level": self.battery_percent, "voltage": 3.7},
         )
         if self.position is not None:
             info.position.latitude_i, info.position.longitude_i = (round(degrees * 1e7) for degrees in self.position)
@@ -133,10 +121,14 @@ class Peer:
         packet_id: int = 0,
         hop_limit: int | None = None,
         want_ack: bool = False,
+        want_response: bool = False,
+        via_mqtt: bool = False,
     ) -> int:
         """Say something to everyone on a channel; returns the packet's id once it has been transmitted."""
         packet = self._text(BROADCAST, text, index, reply_id, emoji, packet_id, hop_limit)
         packet.want_ack = want_ack
+        packet.decoded.want_response = want_response
+        packet.via_mqtt = via_mqtt
         return await self.send_raw(packet)
 
     async def send_direct(
@@ -162,24 +154,13 @@ class Peer:
                 raise NotDelivered("PKI_SEND_FAIL_PUBLIC_KEY")
         return await self.send_raw(packet)
 
-    async def send_node_info(self, *, to: NodeNum = BROADCAST, want_response: bool = False) -> int:
-        """Tell name and key, as nodes do every few hours and when they meet a stranger."""
-        packet = make_packet(
-            self.number,
-            to,
-            NODE_INFO,
-            self.identity.user.SerializeToString(),
-            packet_id=self.air.new_packet_id(),
-            hop_limit=self.hop_limit,
-            want_response=want_response,
-            priority=Priority.BACKGROUND,
-        )
-        return await self.send_raw(packet, cause=Cause.NODE_INFO)
+    async def send_node_info(self, *, to: NodeNum = BROADCAST) -> int:
+        """Tell name and key, as nodes do every few hours and when they are asked."""
+        return await self.send_raw(self.node_info_packet(to), cause=Cause.NODE_INFO)
 
     async def send_raw(self, packet: mesh_pb2.MeshPacket, *, cause: Cause = Cause.PEER) -> int:
         """Transmit any packet as it is; returns its id when it has left the air."""
-        self._seen.add((sender_of(packet), packet.id))
-        await self.air.transmit(packet, by=self, cause=cause)
+        await self.transmit_packet(packet, cause)
         return int(packet.id)
 
     def _text(
@@ -215,44 +196,47 @@ class Peer:
         self._unread += 1
         return self.inbox[self._unread - 1]
 
-    def hear(self, packet: mesh_pb2.MeshPacket) -> None:
-        if self.is_deaf or sender_of(packet) == self.number:
-            return
-        if packet.to != self.number and not (is_broadcast(packet) and packet.channel in self.channels):
-            return
-        error = self._decryption_error(packet)
-        key = (sender_of(packet), packet.id)
-        if error == RoutingError.NONE and key not in self._seen:
-            self._seen.add(key)
-            self._take(packet)
-        if packet.want_ack and packet.to == self.number:
-            self.air.spawn(self._acknowledge(packet, error), f"ack of {packet.id:08x}")
+    def answers_to(self, packet_id: int) -> list[int]:
+        """The routing errors that came back for a packet of this peer; `[0]` is one ack."""
+        return [
+            routing_error(packet)
+            for packet in self.packets
+            if packet.decoded.portnum == ROUTING and packet.decoded.request_id == packet_id
+        ]
+
+    # Habits.
+
+    def forget_key(self, number: NodeNum) -> None:
+        """Lose a node's key until its node info comes: its direct messages are refused with PKI_UNKNOWN_PUBKEY."""
+        self._held_keys[number] = b""
+
+    def hold_stale_key(self, number: NodeNum) -> None:
+        """Keep a key the node no longer uses: its direct messages are refused with NO_CHANNEL."""
+        self._held_keys[number] = key_for(number, generation=-1)
+
+    def refuse_next(self, error: int, count: int = 1) -> None:
+        """Answer the next direct packets that want an ack with a nak."""
+        self._refusals.extend([error] * count)
+
+    # What the radio asks.
+
+    def has_channel(self, index: int) -> bool:
+        return index in self.channels
 
     def key_of(self, number: NodeNum) -> bytes:
-        """The key this peer holds for a node."""
-        if number in self.held_keys:
-            return self.held_keys[number]
-        station = self.air.stations.get(number)
-        return station.identity.public_key if station is not None else b""
+        return self._held_keys.get(number, self.air.key_in_use(number))
 
-    def _decryption_error(self, packet: mesh_pb2.MeshPacket) -> int:
-        """What the firmware answers when a direct packet cannot be read."""
-        if not packet.pki_encrypted:
-            return int(RoutingError.NONE)
-        held = self.key_of(sender_of(packet))
-        if not held:
-            return int(RoutingError.PKI_UNKNOWN_PUBKEY)
-        true = self.air.stations[sender_of(packet)].identity.public_key
-        is_readable = held == true and packet.public_key == self.identity.public_key
-        return int(RoutingError.NONE if is_readable else RoutingError.NO_CHANNEL)
+    def introduce(self, to: NodeNum) -> None:
+        self.send_packet(self.node_info_packet(to), Cause.NODE_INFO)
 
-    def _take(self, packet: mesh_pb2.MeshPacket) -> None:
+    def take(self, packet: mesh_pb2.MeshPacket) -> None:
         self.packets.append(packet)
-        data = packet.decoded
-        if data.portnum == NODE_INFO:
-            self.held_keys.pop(sender_of(packet), None)
-        if data.portnum != TEXT:
-            return
+        if packet.decoded.portnum == NODE_INFO:
+            self._held_keys.pop(sender_of(packet), None)
+        if packet.decoded.portnum == TEXT:
+            self._keep_text(packet)
+
+    def _keep_text(self, packet: mesh_pb2.MeshPacket) -> None:
         self.inbox.append(
             HeardText(
                 at=self.air.clock.now(),
@@ -260,26 +244,35 @@ class Peer:
                 to=packet.to,
                 channel=packet.channel,
                 packet_id=packet.id,
-                payload=data.payload,
-                reply_id=data.reply_id,
-                is_tapback=data.emoji != 0,
-                hops=packet.hop_start - packet.hop_limit,
+                payload=packet.decoded.payload,
+                reply_id=packet.decoded.reply_id,
+                is_tapback=packet.decoded.emoji != 0,
+                hops=hops_of(packet),
             )
         )
         self._arrival.set()
 
-    async def _acknowledge(self, packet: mesh_pb2.MeshPacket, error: int) -> None:
-        error = error or self.acks.error
-        if self.acks.delay_s:
-            await self.air.clock.sleep(self.acks.delay_s)
+    def take_unreadable(self, packet: mesh_pb2.MeshPacket) -> None:
+        self.unreadable.append(packet)
+
+    def heard_relayed(self, packet: mesh_pb2.MeshPacket) -> None:
+        self.relayed.append(packet.id)
+
+    def gave_up(self, packet: mesh_pb2.MeshPacket) -> None:
+        self.undelivered.append(packet.id)
+
+    def sent(self, packet: mesh_pb2.MeshPacket, cause: Cause) -> None:
+        """Whoever sent it has waited for that."""
+
+    def acknowledge(self, packet: mesh_pb2.MeshPacket, error: int) -> None:
+        if error == RoutingError.NONE and self._refusals and packet.decoded.portnum != ROUTING:
+            error = self._refusals.popleft()
         for _ in range(self.acks.copies):
-            hops = packet.hop_start - packet.hop_limit
-            routing = make_routing(
-                self.number,
-                sender_of(packet),
-                packet.id,
-                error,
-                packet_id=self.air.new_packet_id(),
-                hop_limit=min(self.hop_limit, hops + 2) if hops else 0,
-            )
-            self._transmitter.put(routing, Cause.ACK if error == RoutingError.NONE else Cause.NAK)
+            if self.acks.delay_s:
+                self.air.spawn(self._acknowledge_late(packet, error), f"late ack of {packet.id:08x}")
+            else:
+                super().acknowledge(packet, error)
+
+    async def _acknowledge_late(self, packet: mesh_pb2.MeshPacket, error: int) -> None:
+        await self.air.clock.sleep(self.acks.delay_s)
+        super().acknowledge(packet, error)

@@ -28,7 +28,8 @@ from meshai.sim.settings import download
 log = logging.getLogger(__name__)
 
 PAYLOAD_BYTES: Final = 233
-"""`Data.payload` as the firmware's decoder allows it; anything longer loses the whole message."""
+"""`Data.payload` as the firmware's decoder allows it."""
+KEY_BYTES: Final = 32
 REMEMBERED_IDS: Final = 20
 TEXT_INTERVAL_S: Final = 2.0
 TRACEROUTE_INTERVAL_S: Final = 30.0
@@ -77,6 +78,11 @@ class Phone:
             case "disconnect":
                 self.is_closing = True
 
+    @property
+    def is_downloading(self) -> bool:
+        """The last message was part of the answer to `want_config_id`."""
+        return self._config is not None
+
     def next(self) -> mesh_pb2.FromRadio | None:
         """The next message for the client: the running download first, then queue status before packets."""
         if self._config is not None:
@@ -87,19 +93,12 @@ class Phone:
             self._is_configured = True
         if not self._is_configured:
             return None
-        waiting = self._firmware.client
-        if waiting.statuses:
-            return mesh_pb2.FromRadio(queueStatus=waiting.statuses.popleft())
-        if waiting.notifications:
-            return mesh_pb2.FromRadio(clientNotification=waiting.notifications.popleft())
-        if waiting.packets:
-            return mesh_pb2.FromRadio(packet=waiting.packets.popleft())
-        return None
+        return self._firmware.client.take()
 
     def _handle_packet(self, packet: mesh_pb2.MeshPacket) -> None:
         firmware = self._firmware
-        if len(packet.decoded.payload) > PAYLOAD_BYTES:
-            log.debug("ToRadio with a payload of %d bytes cannot be decoded", len(packet.decoded.payload))
+        if not _is_decodable(packet):
+            log.debug("a packet with a field too long for the firmware's decoder was dropped")
             return
         if packet.id and firmware.filters_repeats:
             if packet.id in self._recent_ids:
@@ -107,24 +106,29 @@ class Phone:
             self._recent_ids.append(packet.id)
         port = packet.decoded.portnum
         if self._is_too_soon(port):
-            if port == TEXT:
-                firmware.refuse_rate(packet)
-            elif port == TRACEROUTE:
-                firmware.client.notify(
-                    mesh_pb2.ClientNotification(
-                        reply_id=packet.id,
-                        level=mesh_pb2.LogRecord.Level.WARNING,
-                        message="TraceRoute can only be sent once every 30 seconds",
-                    )
-                )
-            firmware.report_queue(packet.id)
+            self._refuse(packet)
             return
         self._last_accepted[port] = firmware.air.clock.monotonic()
         if packet.to == firmware.number and port == ADMIN:
             firmware.report_queue(packet.id)
             answer_admin(firmware, packet)
-            return
-        firmware.send(packet)
+        else:
+            firmware.send(packet)
+
+    def _refuse(self, packet: mesh_pb2.MeshPacket) -> None:
+        """Drop a packet that came too soon; its queue status looks like that of an accepted one."""
+        firmware = self._firmware
+        firmware.report_queue(packet.id)
+        if packet.decoded.portnum == TEXT:
+            firmware.refuse_rate(packet)
+        elif packet.decoded.portnum == TRACEROUTE:
+            firmware.client.notify(
+                mesh_pb2.ClientNotification(
+                    reply_id=packet.id,
+                    level=mesh_pb2.LogRecord.Level.WARNING,
+                    message="TraceRoute can only be sent once every 30 seconds",
+                )
+            )
 
     def _is_too_soon(self, port: int) -> bool:
         last = self._last_accepted.get(port)
@@ -132,3 +136,12 @@ class Phone:
         if last is None or interval is None:
             return False
         return self._firmware.air.clock.monotonic() - last < interval
+
+
+def _is_decodable(packet: mesh_pb2.MeshPacket) -> bool:
+    """The firmware's decoder has fixed sizes; a longer field loses the whole message without a word."""
+    return (
+        packet.HasField("decoded")
+        and len(packet.decoded.payload) <= PAYLOAD_BYTES
+        and len(packet.public_key) <= KEY_BYTES
+    )

@@ -74,7 +74,7 @@ def my_info(firmware: Firmware) -> mesh_pb2.MyNodeInfo:
         min_app_version=30200,
         pio_env="native",
         nodedb_count=len(firmware.database.nodes) + 1,
-        reboot_count=firmware.reboots,
+        reboot_count=firmware.boots,
     )
 
 
