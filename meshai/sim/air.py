@@ -75,13 +75,17 @@ class OnAir:
     pki: bool
 
     @property
+    def is_text(self) -> bool:
+        return self.port == TEXT
+
+    @property
     def text(self) -> str:
         """The text as a tolerant reader shows it; empty for other ports."""
-        return self.payload.decode("utf-8", errors="replace") if self.port == TEXT else ""
+        return self.payload.decode("utf-8", errors="replace") if self.is_text else ""
 
     @property
     def text_bytes(self) -> int:
-        return len(self.payload) if self.port == TEXT else 0
+        return len(self.payload) if self.is_text else 0
 
 
 class Station(Protocol):

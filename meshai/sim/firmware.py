@@ -5,7 +5,7 @@ radios do alike is `station.py`.
 """
 
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from meshtastic.protobuf import mesh_pb2, telemetry_pb2
@@ -17,6 +17,7 @@ from meshai.sim.ledger import HOUR_S, MINUTE_S
 from meshai.sim.packets import (
     NOT_FOR_PKI,
     TELEMETRY,
+    TEXT,
     Priority,
     RoutingError,
     fits,
@@ -52,6 +53,21 @@ RES_OF_NAK: Final = {
 """The queue status that goes with a nak of our own node; 0 with all others."""
 
 
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """A packet the client handed over, and what its node made of it."""
+
+    at: float
+    """When its bytes arrived, in Unix seconds of the mesh's clock."""
+    packet_id: int
+    to: NodeNum
+    channel: int
+    port: int
+    payload: bytes
+    refusal: str
+    """Empty when it was accepted; else a routing error's name or one of the client API's reasons."""
+
+
 class Firmware(RadioStation):
     """Our node: relays nothing (role CLIENT_MUTE), and talks to a client."""
 
@@ -67,6 +83,8 @@ class Firmware(RadioStation):
         """False: the client may use a packet id again, as in the firmware's own simulator."""
         self.tells_rate_limit = False
         """True: the nak for a text sent too soon reaches the client even if it left `from` unset."""
+        self.handed_over: list[HandOver] = []
+        """Every packet the client ever handed over."""
         self.boots = 1
         self._booted_at = air.clock.monotonic()
         self._planned_naks: deque[int] = deque()
@@ -79,8 +97,23 @@ class Firmware(RadioStation):
 
     # For the client.
 
-    def send(self, packet: mesh_pb2.MeshPacket) -> int:
-        """Take a packet the client API has accepted; returns the `res` of its queue status."""
+    @property
+    def refusals(self) -> list[HandOver]:
+        """What the client handed over in vain."""
+        return [handed for handed in self.handed_over if handed.refusal]
+
+    @property
+    def text_times(self) -> list[float]:
+        """When texts arrived from the client that were accepted."""
+        return [handed.at for handed in self.handed_over if handed.port == TEXT and not handed.refusal]
+
+    def note(self, packet: mesh_pb2.MeshPacket, at: float, refusal: str = "") -> None:
+        """Remember that the client handed over a packet."""
+        data = packet.decoded
+        self.handed_over.append(HandOver(at, packet.id, packet.to, packet.channel, data.portnum, data.payload, refusal))
+
+    def send(self, packet: mesh_pb2.MeshPacket, at: float) -> None:
+        """Take a packet that arrived `at` and that the client API has accepted."""
         set_sender(packet, self.number)
         packet.id = packet.id or self.air.new_packet_id()
         packet.next_hop = 0
@@ -90,10 +123,10 @@ class Firmware(RadioStation):
             packet.hop_limit = self.hop_limit
         packet.hop_start = packet.hop_limit
         res, nak = self._admit(packet)
+        self.note(packet, at, _name_of_refusal(res, nak))
         self.report_queue(packet.id, res)
         if nak is not None:
             self.answer_client(packet, nak)
-        return res
 
     def _admit(self, packet: mesh_pb2.MeshPacket) -> tuple[int, int | None]:
         """Queue a packet, or say why not: the `res`, and the ack or nak that is due at once."""
@@ -301,3 +334,9 @@ class Firmware(RadioStation):
             self.report_queue(0)
         elif cause is Cause.CLIENT:
             self.report_queue(packet.id)
+
+
+def _name_of_refusal(res: int, nak: int | None) -> str:
+    if nak:
+        return str(RoutingError.Name(nak))
+    return "QUEUE_FULL" if res == QUEUE_FULL else ""

@@ -168,12 +168,13 @@ class Connection:
             await self._thawed.wait()
             if not chunk:
                 return
+            arrived_at = self._clock.now()
             if self._is_quiet():
                 await self._clock.sleep(self._rng.uniform(0, SLOW_POLL_S))
             self._last_heard = self._clock.monotonic()
             for payload in deframer.feed(chunk):
                 if not self._conditions().is_mute:
-                    self.phone.handle(payload)
+                    self.phone.handle(payload, arrived_at)
 
     async def _next_chunk(self) -> bytes:
         """What the client sends next; nothing when it has closed, or been silent too long."""

@@ -6,7 +6,7 @@ from typing import Final
 from meshai.messages import NodeNum
 from meshai.sim.air import Air
 from meshai.sim.faults import DEFAULT_S, LinkFault, inflict
-from meshai.sim.firmware import Firmware
+from meshai.sim.firmware import Firmware, HandOver
 from meshai.sim.identity import Identity, NodeDatabase
 from meshai.sim.ports import Ports
 
@@ -46,6 +46,11 @@ class SimulatedNode:
     def peak_connections(self) -> int:
         """The most connections a client has had open at once."""
         return self.ports.peak_connections
+
+    @property
+    def handed_over(self) -> list[HandOver]:
+        """Every packet a client ever handed over, with what became of it here."""
+        return self.firmware.handed_over
 
     async def listen_tcp(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Accept clients over TCP; returns the port."""

@@ -55,8 +55,8 @@ class Phone:
         self.is_closing = False
         """The client has said goodbye."""
 
-    def handle(self, frame: bytes) -> None:
-        """Take one `ToRadio`; what cannot be decoded is dropped without a word."""
+    def handle(self, frame: bytes, at: float) -> None:
+        """Take one `ToRadio` that arrived `at`; what cannot be decoded is dropped without a word."""
         message = mesh_pb2.ToRadio()
         try:
             message.ParseFromString(frame)
@@ -69,7 +69,7 @@ class Phone:
                 self._is_configured = False
                 self._firmware.client.changed.set()
             case "packet":
-                self._handle_packet(message.packet)
+                self._handle_packet(message.packet, at)
             case "heartbeat":
                 if message.heartbeat.nonce == 1:
                     self._firmware.announce()
@@ -95,25 +95,29 @@ class Phone:
             return None
         return self._firmware.client.take()
 
-    def _handle_packet(self, packet: mesh_pb2.MeshPacket) -> None:
+    def _handle_packet(self, packet: mesh_pb2.MeshPacket, at: float) -> None:
         firmware = self._firmware
         if not _is_decodable(packet):
             log.debug("a packet with a field too long for the firmware's decoder was dropped")
+            firmware.note(packet, at, "UNDECODABLE")
             return
         if packet.id and firmware.filters_repeats:
             if packet.id in self._recent_ids:
+                firmware.note(packet, at, "REPEATED_ID")
                 return
             self._recent_ids.append(packet.id)
         port = packet.decoded.portnum
         if self._is_too_soon(port):
+            firmware.note(packet, at, "TOO_SOON")
             self._refuse(packet)
             return
         self._last_accepted[port] = firmware.air.clock.monotonic()
         if packet.to == firmware.number and port == ADMIN:
+            firmware.note(packet, at)
             firmware.report_queue(packet.id)
             answer_admin(firmware, packet)
         else:
-            firmware.send(packet)
+            firmware.send(packet, at)
 
     def _refuse(self, packet: mesh_pb2.MeshPacket) -> None:
         """Drop a packet that came too soon; its queue status looks like that of an accepted one."""
