@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self
@@ -233,7 +233,7 @@ class MeshtasticRadio:
         loss = link.lost.result() if link.lost.done() else None
         self.nodes()
         self._up.clear()
-        if not await link.close():
+        if not await _to_its_end(link.close()):
             self.counts.stuck_threads += 1
             self._stuck.append(link)
             log.debug("a thread of the link to %s is stuck and was left behind", self._settings.address)
@@ -393,6 +393,16 @@ class MeshtasticRadio:
         with contextlib.suppress(TimeoutError):
             async with self._clock.timeout(max(0.0, seconds)):
                 await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _to_its_end(step: Coroutine[Any, Any, bool]) -> bool:
+    """Await something bounded that must not be left half done, when we are cancelled meanwhile either."""
+    task = asyncio.ensure_future(step)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait((task,))
+        raise
 
 
 def _title(node: Node) -> str:
