@@ -329,7 +329,7 @@ class Firmware(RadioStation):
     def gave_up(self, packet: mesh_pb2.MeshPacket) -> None:
         self.answer_client(packet, RoutingError.MAX_RETRANSMIT)
 
-    def sent(self, packet: mesh_pb2.MeshPacket, cause: Cause) -> None:
+    def left_queue(self, packet: mesh_pb2.MeshPacket, cause: Cause) -> None:
         if self._was_full and self.transmitter.free > 0:
             self.report_queue(0)
         elif cause is Cause.CLIENT:

@@ -261,8 +261,8 @@ class Peer(RadioStation):
     def gave_up(self, packet: mesh_pb2.MeshPacket) -> None:
         self.undelivered.append(packet.id)
 
-    def sent(self, packet: mesh_pb2.MeshPacket, cause: Cause) -> None:
-        """Whoever sent it has waited for that."""
+    def left_queue(self, packet: mesh_pb2.MeshPacket, cause: Cause) -> None:
+        """Nobody is told."""
 
     def acknowledge(self, packet: mesh_pb2.MeshPacket, error: int) -> None:
         if error == RoutingError.NONE and self._refusals and packet.decoded.portnum != ROUTING:

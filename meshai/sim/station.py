@@ -17,6 +17,7 @@ from typing import Final
 from meshtastic.protobuf import mesh_pb2
 
 from meshai.airtime import TRANSMISSIONS
+from meshai.errors import NotDelivered
 from meshai.messages import NodeNum
 from meshai.sim.air import Air, Cause
 from meshai.sim.identity import Identity
@@ -67,7 +68,7 @@ class RadioStation(ABC):
         self.is_deaf = False
         """True: hears nothing, as a node that is switched off."""
         self.ledger = AirtimeLedger(air.clock)
-        self.transmitter = Transmitter(air, self, self.ledger, self.sent)
+        self.transmitter = Transmitter(air, self, self.ledger, self.left_queue)
         self._pending: dict[int, _Pending] = {}
         self._resends: set[asyncio.Task[None]] = set()
         self._seen: deque[tuple[NodeNum, int]] = deque(maxlen=SEEN)
@@ -91,9 +92,10 @@ class RadioStation(ABC):
         return is_queued
 
     async def transmit_packet(self, packet: mesh_pb2.MeshPacket, cause: Cause) -> None:
-        """As `send_packet`, returning when it has left the air the first time."""
+        """As `send_packet`, returning when it has left the air the first time; NotDelivered when there is no room."""
         self._after_queueing(packet)
-        await self.transmitter.send(packet, cause)
+        if not await self.transmitter.send(packet, cause):
+            raise NotDelivered("QUEUE_FULL")
 
     def _after_queueing(self, packet: mesh_pb2.MeshPacket) -> None:
         self._postpone_resends(packet)
@@ -284,5 +286,5 @@ class RadioStation(ABC):
         """Nothing answered in three tries."""
 
     @abstractmethod
-    def sent(self, packet: mesh_pb2.MeshPacket, cause: Cause) -> None:
-        """A packet has left the air."""
+    def left_queue(self, packet: mesh_pb2.MeshPacket, cause: Cause) -> None:
+        """A packet goes from the queue on air."""

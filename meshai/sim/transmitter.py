@@ -23,15 +23,19 @@ class _Queued:
 
 
 class Transmitter:
-    """`on_sent` is called whenever a packet has left the air."""
+    """`left_queue` is called whenever a packet goes from the queue on air."""
 
     def __init__(
-        self, air: Air, station: Station, ledger: AirtimeLedger, on_sent: Callable[[mesh_pb2.MeshPacket, Cause], None]
+        self,
+        air: Air,
+        station: Station,
+        ledger: AirtimeLedger,
+        left_queue: Callable[[mesh_pb2.MeshPacket, Cause], None],
     ) -> None:
         self._air = air
         self._station = station
         self._ledger = ledger
-        self._on_sent = on_sent
+        self._left_queue = left_queue
         self._queue: list[_Queued] = []
         self._wake = asyncio.Event()
         self._is_stalled = False
@@ -81,10 +85,10 @@ class Transmitter:
                 continue
             queued = max(self._queue, key=lambda entry: _priority(entry.packet))
             self._queue.remove(queued)
+            self._left_queue(queued.packet, queued.cause)
             self._ledger.sent(self._air.modem.airtime_s(frame_bytes(queued.packet)))
             await self._air.transmit(queued.packet, by=self._station, cause=queued.cause)
             queued.left.set()
-            self._on_sent(queued.packet, queued.cause)
 
     def _enqueue(self, queued: _Queued) -> bool:
         if self.free == 0:

@@ -1,15 +1,14 @@
 """The real library talks with the people of a simulated mesh."""
 
-from typing import Any
-
 from meshai.sim.mesh import SimulatedMesh
+from tests.sim.conftest import Attach
 
 
-async def test_library_hears_and_is_heard(mesh: SimulatedMesh, attach: Any) -> None:
+async def test_library_hears_and_is_heard(mesh: SimulatedMesh, attach: Attach) -> None:
     node = mesh.node()
     ann = mesh.peer("Ann")
     bob = mesh.peer("Bob", distance=1)
-    async with attach(port=await node.listen_tcp()) as client:
+    async with attach(await node.listen_tcp()) as client:
         assert client.interface.myInfo.my_node_num == node.number
         assert client.interface.getLongName() == "MeshAI"
         assert set(client.interface.nodesByNum) == {node.number, ann.number, bob.number}
