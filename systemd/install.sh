@@ -15,7 +15,7 @@ Usage: sudo sh systemd/install.sh [OPTIONS]
   --uninstall     remove the service and the program; settings and data stay
   --help          this text
 
-Installs to /opt/meshai, /etc/meshai and /etc/systemd/system. With DESTDIR set, everything goes below that folder and
+Installs to /opt/meshai, /etc/meshai, /etc/systemd/system and /usr/local/bin. With DESTDIR set, everything goes below that folder and
 neither users nor services of this system are touched. PIP_ARGS is handed to pip.
 
 Example: sudo sh systemd/install.sh --local
@@ -30,6 +30,7 @@ root=${DESTDIR:-}
 program=$root/opt/meshai
 settings=$root/etc/meshai
 unit=$root/etc/systemd/system/meshai.service
+command=$root/usr/local/bin/meshai-service
 stamp=$program/installed
 user=meshai
 
@@ -67,6 +68,7 @@ uninstall() {
         if [ -n "$has_systemd" ]; then systemctl daemon-reload; fi
         say "service removed"
     fi
+    rm -f "$command"
     if is_ours; then
         rm -rf "$program"
         changed=yes
@@ -92,7 +94,8 @@ check_python() {
 
 add_user() {
     if [ -z "$make_user" ] || getent passwd "$user" >/dev/null; then return; fi
-    useradd --system --user-group --no-create-home --home-dir /var/lib/meshai --shell /usr/sbin/nologin "$user"
+    useradd --system --user-group --groups dialout --no-create-home --home-dir /var/lib/meshai \
+        --shell /usr/sbin/nologin "$user"
     changed=yes
     say "user $user made"
 }
@@ -151,15 +154,32 @@ write_settings() {
     say "settings written: $settings/config.yaml; change them there"
 }
 
+# place FILE MODE TO: copies a file so that nobody ever sees half of it. Not to be called as a condition, where
+# `set -e` does not hold.
+place() {
+    mkdir -p "$(dirname "$3")"
+    cp "$1" "$3.new"
+    chmod "$2" "$3.new"
+    mv "$3.new" "$3"
+    changed=yes
+}
+
+install_command() {
+    if ! cmp -s "$checkout/systemd/meshai-service" "$command"; then
+        place "$checkout/systemd/meshai-service" 755 "$command"
+        say "command installed: $command"
+    fi
+    # The service makes it too, but the command may come first.
+    if [ -n "$make_user" ] && [ ! -d /var/lib/meshai ]; then
+        install -d -m 700 -o "$user" -g "$user" /var/lib/meshai
+    fi
+}
+
 install_unit() {
     if cmp -s "$checkout/systemd/meshai.service" "$unit"; then
         say "service is up to date: $unit"
     else
-        mkdir -p "$(dirname "$unit")"
-        cp "$checkout/systemd/meshai.service" "$unit.new"
-        chmod 644 "$unit.new"
-        mv "$unit.new" "$unit"
-        changed=yes
+        place "$checkout/systemd/meshai.service" 644 "$unit"
         say "service installed: $unit"
         if [ -n "$has_systemd" ]; then systemctl daemon-reload; fi
     fi
@@ -186,10 +206,11 @@ check_python
 add_user
 install_program
 write_settings
+install_command
 install_unit
 start_service
 if [ -n "$changed" ]; then
-    say "done. Next: $program/bin/meshai --config $settings/config.yaml check"
+    say "done. Next: meshai-service check"
 else
     say "nothing to do: everything is installed and up to date"
 fi

@@ -105,6 +105,7 @@ class TestInstall:
         assert load(config, {}) == Config()
         assert stat.S_IMODE(config.stat().st_mode) == 0o640
         assert stat.S_IMODE(config.parent.stat().st_mode) == 0o750
+        assert os.access(tmp_path / "usr/local/bin/meshai-service", os.X_OK)
         program = subprocess.run(
             [tmp_path / "opt/meshai/bin/meshai", "--version"],
             capture_output=True,
