@@ -2,6 +2,7 @@
 
 import logging
 
+from google.protobuf.message import DecodeError
 from meshtastic.protobuf import admin_pb2, mesh_pb2
 
 from meshai.sim.firmware import Firmware
@@ -13,8 +14,13 @@ log = logging.getLogger(__name__)
 
 def answer_admin(firmware: Firmware, packet: mesh_pb2.MeshPacket) -> None:
     """Do what an admin packet to the node itself asks: a getter gets its answer, anything else an ack."""
-    request = admin_pb2.AdminMessage.FromString(packet.decoded.payload)
-    response = _response(firmware, request)
+    request = admin_pb2.AdminMessage()
+    try:
+        request.ParseFromString(packet.decoded.payload)
+        response = _response(firmware, request)
+    except (DecodeError, LookupError):
+        firmware.answer_client(packet, RoutingError.BAD_REQUEST)
+        return
     if response is None:
         if request.HasField("set_time_only"):
             firmware.set_time(request.set_time_only)

@@ -100,6 +100,8 @@ def metadata(firmware: Firmware) -> mesh_pb2.DeviceMetadata:
 
 def channel(firmware: Firmware, index: int) -> channel_pb2.Channel:
     """Channel 0 is the primary one and often nameless; those beyond the node's own are disabled."""
+    if not 0 <= index < CHANNELS:
+        raise IndexError(f"no channel {index}")
     if index >= len(firmware.channels):
         return channel_pb2.Channel(index=index, role=channel_pb2.Channel.Role.DISABLED)
     role = channel_pb2.Channel.Role.SECONDARY if index else channel_pb2.Channel.Role.PRIMARY

@@ -27,6 +27,15 @@ def text_packet(text: str | bytes, to: int = BROADCAST, *, packet_id: int = 0, p
     return packet
 
 
+async def eventually(condition: Callable[[], bool]) -> bool:
+    """Whether something becomes true within a second of real time."""
+    for _ in range(500):
+        if condition():
+            return True
+        await asyncio.sleep(0.002)
+    return False
+
+
 class LibraryClient:
     """The `meshtastic` library as a program uses it: it connects, hears by pubsub and sends."""
 
@@ -105,6 +114,10 @@ class SocketClient:
         """The messages of one kind so far."""
         return [getattr(message, kind) for message in self.received if message.WhichOneof("payload_variant") == kind]
 
+    def texts(self) -> list[str]:
+        packets = [packet for packet in self.of("packet") if packet.decoded.portnum == TEXT]
+        return [packet.decoded.payload.decode() for packet in packets]
+
     async def until(self, condition: Callable[[], Any], seconds: float = 300.0) -> None:
         async with self._clock.timeout(seconds):
             while not condition():
@@ -145,8 +158,8 @@ class DeskClient:
         """Everything the node has said since the download."""
         self._clock = firmware.air.clock
         self.hand_over(mesh_pb2.ToRadio(want_config_id=1))
-        self.take()
-        self.taken.clear()
+        while (message := self.phone.next()) is not None and not message.config_complete_id:
+            pass
 
     def hand_over(self, message: Message) -> None:
         self.phone.handle(message.SerializeToString(), self._clock.now())
