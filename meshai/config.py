@@ -28,10 +28,10 @@ PROMPT_TOKENS_MIN: Final = 256
 SYSTEM_FILE: Final = Path("/etc/meshai/config.yaml")
 _MOST_BYTES: Final = 1_000_000
 _HEAD: Final = """\
-# Settings of MeshAI. Every value here is the default; keep what you change and delete the rest, or nothing.
-# Check with `meshai check`. In any text, ${NAME} is replaced by the environment variable NAME; $${ is a plain ${.
+# Settings of MeshAI. A key that is left out has its default, which `meshai config --example` shows.
+# Test them with `meshai check`. In any text, ${NAME} is replaced by the environment variable NAME; $${ is a plain ${.
 # MeshAI reads the first of: --config FILE, $MESHAI_CONFIG, ./config.yaml, config.yaml in the user's settings folder
-# for meshai (~/.config/meshai), /etc/meshai/config.yaml; without any, the values below hold.
+# for meshai (~/.config/meshai), /etc/meshai/config.yaml; without any, the defaults hold.
 """
 
 
@@ -195,7 +195,7 @@ class ModelSettings(Section):
     @classmethod
     def _is_a_server(cls, text: str) -> str:
         if text:
-            _check_server(text)
+            check_server_url(text)
         return text
 
     @field_validator("name")
@@ -250,8 +250,13 @@ def find(chosen: Path | None, environ: Mapping[str, str] = os.environ) -> Path |
     """The settings file to read: the chosen one, else the first that exists; None when there is none."""
     if chosen or (chosen := Path(environ.get("MESHAI_CONFIG", ""))) != Path():
         return chosen
-    usual = (Path("config.yaml"), platformdirs.user_config_path("meshai") / "config.yaml", SYSTEM_FILE)
+    usual = (Path("config.yaml"), user_file(), SYSTEM_FILE)
     return next((path for path in usual if os.path.exists(path)), None)
+
+
+def user_file() -> Path:
+    """Where a person's own settings are, such as `~/.config/meshai/config.yaml`."""
+    return platformdirs.user_config_path("meshai") / "config.yaml"
 
 
 def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Config:
@@ -273,11 +278,21 @@ def effective(config: Config) -> str:
     return shown(config)
 
 
+def environment() -> Mapping[str, str]:
+    """The process's environment, for what systemd tells its services there."""
+    return os.environ
+
+
 def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """Where the database and model files are kept: the service's state folder, else the user's data folder."""
     # systemd joins several StateDirectory= entries by colons; the first one is ours.
     service_state = environ.get("STATE_DIRECTORY", "").partition(":")[0]
     return Path(service_state) if service_state else platformdirs.user_data_path("meshai")
+
+
+def database_path(config: Config) -> Path:
+    """The SQLite file the settings mean."""
+    return config.storage.path or data_dir() / "meshai.db"
 
 
 def _read(path: Path) -> tuple[str, bool]:
@@ -305,7 +320,8 @@ def _read(path: Path) -> tuple[str, bool]:
         raise ConfigError(f"{path}:{line}: found bytes that are not UTF-8; save the file as UTF-8") from None
 
 
-def _check_server(text: str) -> None:
+def check_server_url(text: str) -> None:
+    """Raise ValueError, which says what is expected, unless `text` can be `model.base_url`."""
     try:
         url = urlsplit(text)
         is_usable = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0

@@ -38,13 +38,13 @@ class ConfigSource:
     """Where the settings come from; the file is looked for and read when it is first asked for."""
 
     def __init__(self, chosen: Path | None = None, log_level: str | None = None) -> None:
-        self._chosen = chosen
+        self.chosen = chosen
         self._log_level = log_level
 
     @cached_property
     def file(self) -> Path | None:
         """The settings file; None when there is none and the defaults hold."""
-        return find(self._chosen)
+        return find(self.chosen)
 
     @cached_property
     def config(self) -> Config:
