@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr, ValidationError
 
@@ -99,6 +99,7 @@ class TestExample:
             line for line in example().splitlines() if "#" in line and '"' not in line and "'" not in line
         ]
 
+    @settings(deadline=None)  # the box may be busy
     @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).filter(str.strip))
     def test_any_text_is_written_so_that_it_reads_back(self, text: str) -> None:
         path = Path(f"/proc/self/fd/{_in_memory(effective(Config(bot=BotSettings(persona=text, aliases=(text,)))))}")
@@ -328,6 +329,7 @@ class TestFaults:
         (line,) = complaints(write(f"log:\n  level: {'x' * 500}\n"))
         assert f'"{"x" * 40}..."' in line
 
+    @settings(deadline=None)  # the box may be busy
     @given(st.text(max_size=200))
     def test_no_text_raises_anything_else(self, text: str) -> None:
         descriptor = _in_memory(text.encode("utf-8", "replace").decode())
