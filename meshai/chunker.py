@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import regex
 
+from meshai.characters import SPACELESS, is_blank
 from meshai.messages import Address, OutgoingPacket
 
 _ELLIPSIS: Final = "…"
@@ -62,14 +63,12 @@ class _Room(NamedTuple):
         return _Room(self.characters - len(text), self.bytes - len(text.encode()))
 
 
-_SPACELESS: Final = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}ー\p{Line_Break=SA}]"
 _NEVER_FIRST: Final = (
     r"[\p{Pe}\p{Pf}\p{Po}\p{Pd}\p{M}々〻ーぁぃぅぇぉっゃゅょゎァィゥェォッャュョヮ゛゜%％\u0e2f-\u0e3a\u0e45-\u0e4e]"
 )
 _NEVER_LAST: Final = r"[\p{Ps}\p{Pi}\u0e40-\u0e44\u0ec0-\u0ec4]"
 
 _GRAPHEME: Final = regex.compile(r"\X")
-_VISIBLE: Final = regex.compile(r"[^\s\p{Cc}\p{Cs}\p{Default_Ignorable_Code_Point}\u2800]")
 _SPACES: Final = regex.compile(r"(?V1)[[\s\x1c-\x1f]--[\u00a0\u2007\u202f]]+")
 _LINE_BREAK: Final = regex.compile(r"\r\n|[\n\r\x0b\x0c\x85\u2028\u2029]")
 _LIST_MARKER: Final = regex.compile(r"(?:^|[\n\r\u2028\u2029]|[.;:,!?]\s)[ \t]*(?:\d{1,3}[.)]|[-*+•–])$")
@@ -79,7 +78,7 @@ _CLAUSE_END: Final = regex.compile(r"[,;:，、；：､،؛၊፣፤—–][\p{
 _UNSPACED: Final[Sequence[tuple[_Level, regex.Pattern[str]]]] = tuple(
     (level, regex.compile(rf"{mark}(?=[^\s])(?!{_NEVER_FIRST})"))
     for level, mark in (
-        (_Level.GRAPHEME, rf"(?:(?<={_SPACELESS})|(?<=\S)(?={_SPACELESS}))(?<!{_NEVER_LAST})"),
+        (_Level.GRAPHEME, rf"(?:(?<={SPACELESS})|(?<=\S)(?={SPACELESS}))(?<!{_NEVER_LAST})"),
         (_Level.WORD, r"[\u200b་]"),
         (_Level.CLAUSE, r"[，、；：､][\p{Pe}\p{Pf}\"']*"),
         (_Level.SENTENCE, r"[。！？．｡][\p{Pe}\p{Pf}\"']*"),
@@ -102,7 +101,7 @@ def split(text: str, address: Address, *, max_packets: int, max_characters: int)
     Nothing to see gives no packets. Raises ValueError for limits with no room beside part number and mark.
     """
     text = text.encode("utf-8", "replace").decode().strip()
-    if not _VISIBLE.search(text):
+    if is_blank(text):
         return ()
     whole = _Room(max_characters, address.limit_bytes)
     if max_packets < 1 or min(whole.less(_number(max_packets, max_packets) + CUT_MARK)) < _ROOM_LEFT:
@@ -129,7 +128,7 @@ def text_of(packets: Sequence[OutgoingPacket]) -> str:
     return text.removesuffix(CUT_MARK) + _ELLIPSIS if text.endswith(CUT_MARK) else text
 
 
-_IS_UNSPACED_BORDER: Final = regex.compile(rf"{_SPACELESS}|^[。！？，、；：]")
+_IS_UNSPACED_BORDER: Final = regex.compile(rf"{SPACELESS}|^[。！？，、；：]")
 
 
 def _number(part: int, parts: int) -> str:

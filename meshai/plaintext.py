@@ -16,6 +16,8 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.rules_inline.state_inline import Delimiter
 from markdown_it.token import Token
 
+from meshai.characters import SPACELESS
+
 _MOST_CHARACTERS: Final = 8_000
 """Longest text read as Markdown: many times what one reply can send."""
 
@@ -208,7 +210,7 @@ def _emphasis(state: StateInline, silent: bool) -> bool:
     return True
 
 
-_SPACELESS: Final = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}ー\p{Line_Break=SA}]")
+_SPACELESS: Final = regex.compile(SPACELESS)
 _DUNDER_NAME: Final = regex.compile(
     r"(?<!\w)__(?:(?:init|main|name|file|doc|all|dict|class|str|repr|call|new|len|version|pycache)__(?!\w)"
     r"|[a-z0-9_]*[a-z0-9]__(?=\(|\.\w|=))"
