@@ -1,7 +1,9 @@
 """`meshai init`: asks a few questions and writes the commented settings file."""
 
 import asyncio
+import errno
 import itertools
+import os
 import re
 import sys
 import tempfile
@@ -14,7 +16,8 @@ import click
 
 from meshai.cli import ConfigSource
 from meshai.clock import SystemClock
-from meshai.config import Config, check_server_url, environment, example, load, parse_radio_address, user_file
+from meshai.config import Config, check_server_url, environment, example, find, load, parse_radio_address, user_file
+from meshai.errors import ConfigError
 from meshai.model.discovery import local_servers
 from meshai.radio.discovery import serial_ports
 
@@ -136,7 +139,7 @@ def init(
     if kept is not None:
         click.echo(f"the old file is kept: {kept}")
     click.echo(f"written: {path}")
-    option = "" if path == user_file() else f" --config {path}"
+    option = "" if path == find(None) else f" --config {path}"
     click.echo(f"next: meshai{option} check")
 
 
@@ -167,7 +170,7 @@ def local_offers() -> list[Offer]:
 def ask_address(ports: Sequence[str]) -> str:
     click.echo("How is the radio attached?")
     _list(ports)
-    click.echo("  or a serial port, tcp:HOST, ble:ADDRESS, or auto for the one radio on USB")
+    click.echo("  Other answers: a serial port, tcp:HOST, ble:ADDRESS, or auto for the one radio on USB")
     chosen = click.prompt("Radio", "1" if len(ports) == 1 else "auto", value_proc=_numbered(ports, address))
     return str(chosen)
 
@@ -175,7 +178,9 @@ def ask_address(ports: Sequence[str]) -> str:
 def ask_model(offers: Sequence[Offer]) -> dict[str, object]:
     click.echo("\nWhich language model answers?")
     _list([f"{offer.name} at {offer.base_url}" for offer in offers])
-    click.echo("  or the address of a server, embedded for a small model of our own, or off for commands only")
+    click.echo(
+        "  Other answers: the address of a server, embedded for a small model of our own, or off for commands only"
+    )
     chosen = click.prompt("Model", "1" if offers else "embedded", value_proc=_numbered(offers, model_choice))
     match chosen:
         case Offer(base_url, name):
@@ -202,22 +207,27 @@ def write(path: Path, changes: Mapping[str, object]) -> Path | None:
     text = example(changes)
     # Keys are seldom set yet when the file is written.
     variables = dict.fromkeys(re.findall(r"\$\{(\w+)\}", text), "set later")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    new = Path(name)
     try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        load(new, {**variables, **environment()})
-        kept = _keep(path) if path.exists() else None
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        new = Path(name)
+        try:
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+            load(new, {**variables, **environment()})
+            kept = _keep(path) if path.exists() else None
+            new.replace(path)
+        finally:
+            new.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}; choose another by --output") from error
     return kept
 
 
 def _keep(path: Path) -> Path:
     """Give the file a name that is free."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     names = (path.with_name(f"{path.name}.bak{number or ''}") for number in itertools.count())
     kept = next(name for name in names if not name.exists())
     path.rename(kept)

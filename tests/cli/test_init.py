@@ -159,6 +159,17 @@ class TestFile:
             write(path, {"bot.aliases": [""]})
         assert [(file.name, file.read_text()) for file in path.parent.iterdir()] == [("config.yaml", "first")]
 
+    @pytest.mark.parametrize("place", ["/dev/null/config.yaml", "/proc/config.yaml", "/"])
+    def test_a_place_that_cannot_be_written_is_told(self, place: str) -> None:
+        result = CliRunner().invoke(main, ["--config", place, "init", "--yes"])
+        assert result.exit_code == 2
+        assert "cannot be written" in result.stderr
+
+    def test_a_folder_stays_a_folder(self, path: Path) -> None:
+        path.mkdir(parents=True)
+        assert CliRunner().invoke(main, ["--config", str(path), "init", "--yes"]).exit_code == 2
+        assert [file.name for file in path.parent.iterdir()] == [path.name]
+
     @pytest.mark.parametrize(
         "options",
         [
