@@ -9,11 +9,13 @@ What the library does of its own accord is turned off here, because the radio do
   directly and its queue stays empty;
 - it waits for the configuration by the wall clock, and goes on waiting when the link has died: here the end of the
   link, or `interrupt`, ends the wait;
-- it prints tracebacks for corrupt frames, publishes device logs, and keeps every node and every port number ever
-  heard: here bad frames are counted, logs dropped, and its tables bounded.
+- it loses the frames behind a wrong length, prints tracebacks for corrupt ones, publishes device logs, and keeps
+  every node and every port number ever heard: here frames are found again (`frames.py`), bad ones counted, logs
+  dropped, and its tables bounded.
 """
 
 import logging
+import selectors
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -26,12 +28,13 @@ from meshtastic.mesh_interface import MeshInterface
 from meshtastic.protobuf import mesh_pb2, portnums_pb2
 from meshtastic.serial_interface import SerialInterface
 from meshtastic.tcp_interface import TCPInterface
-from meshtastic.util import findPorts
 
 from meshai.config import BleAddress, RadioAddress, SerialAddress, TcpAddress
 from meshai.errors import RadioError
 from meshai.messages import BROADCAST, Direct, Node, NodeNum, OutgoingPacket
 from meshai.radio.base import OwnNode
+from meshai.radio.discovery import serial_ports
+from meshai.radio.frames import FrameFinder
 from meshai.radio.packets import node_from, own_node_from
 
 log = logging.getLogger(__name__)
@@ -40,6 +43,11 @@ CONNECT_S: Final = 10.0
 """Longest wait for a TCP connection, in the machine's seconds."""
 PUBLISHING_S: Final = 2.0
 """Longest wait for the library's publishing thread."""
+CHUNK_BYTES: Final = 4096
+SILENCE_S: Final = 0.5
+"""How long one read waits; the library opens serial ports with the same."""
+SILENCES: Final = 4
+"""Reads without a byte until the rest of a frame is given up. Networks may hold back part of one for a second."""
 MOST_NODES: Final = 2000
 """Nodes the library may hold. Forged senders would otherwise fill the memory, one packet at a time."""
 
@@ -68,6 +76,8 @@ class Interface:
         self.end_reason = ""
         self.is_interrupted = False
         self._settled = threading.Event()
+        self._finder = FrameFinder(is_from_radio)
+        self._silences = 0
         # Before the library's constructor, which returns only when packets may long have come.
         reports.attached(self)
         super().__init__(*arguments, **options)
@@ -146,14 +156,28 @@ class Interface:
     def _handleLogLine(self, line: str) -> None:
         """Nothing: the library would publish it from the wrong thread."""
 
-    def _handleLogByte(self, byte: bytes) -> None:
-        """Nothing: noise without a line end would grow without bound."""
+    def _readBytes(self, length: int) -> None:
+        """Called by the library's reader for each byte; we find the frames ourselves, and give it no bytes at all."""
+        try:
+            chunk = self.read_chunk()
+        except Exception as error:
+            self.end(str(error))
+            raise
+        self._silences = 0 if chunk else self._silences + 1
+        broken = self._finder.broken
+        frames = self._finder.pause() if self._silences == SILENCES else self._finder.feed(chunk)
+        for frame in frames:
+            self._handleFromRadio(frame)
+        if self._finder.broken > broken:
+            self.reports.bad_frame(DecodeError("bytes that are no frame"))
+
+    def read_chunk(self) -> bytes:
+        """What has come; nothing when none came for half a second."""
+        raise NotImplementedError
 
     def _handleFromRadio(self, frame: bytes) -> None:
-        message = mesh_pb2.FromRadio()
         try:
-            message.ParseFromString(frame)
-            if message.rebooted:
+            if mesh_pb2.FromRadio.FromString(frame).rebooted:
                 self.end("the node restarted")
                 MeshInterface._disconnected(self)
             else:
@@ -214,13 +238,15 @@ class TcpLink(Interface, TCPInterface):  # type: ignore[misc]
         self.socket = None
         raise problem
 
-    def _readBytes(self, length: int) -> bytes | None:
-        try:
-            read: bytes | None = super()._readBytes(length)
-        except OSError as error:
-            self.end(str(error))
-            raise
-        return read
+    def read_chunk(self) -> bytes:
+        connection = self.socket
+        if connection is not None:
+            with selectors.DefaultSelector() as selector:
+                selector.register(connection, selectors.EVENT_READ)
+                if not selector.select(SILENCE_S):
+                    return b""
+        # Without a socket the library ends its reader; at the end of the stream it calls `_reconnect`.
+        return TCPInterface._readBytes(self, CHUNK_BYTES) or b""
 
     def _reconnect(self) -> None:
         raise ConnectionError("the node closed the connection")
@@ -252,13 +278,24 @@ class SerialLink(Interface, SerialInterface):  # type: ignore[misc]
             except (OSError, AttributeError, TypeError):
                 log.debug("the port was closed already")
 
-    def _readBytes(self, length: int) -> bytes | None:
+    def read_chunk(self) -> bytes:
+        stream = self.stream
+        if stream is None:
+            raise ConnectionError("the serial port is closed")
         try:
-            read: bytes | None = super()._readBytes(length)
+            first: bytes = stream.read(1)
+            return first + stream.read(stream.in_waiting) if first else b""
         except Exception as error:
-            self.end(f"the serial port is gone ({error})")
-            raise
-        return read
+            raise ConnectionError(f"the serial port is gone ({error})") from error
+
+
+def is_from_radio(payload: bytes) -> bool:
+    """Whether these bytes are something a node says."""
+    try:
+        mesh_pb2.FromRadio.FromString(payload)
+    except DecodeError:
+        return False
+    return True
 
 
 def text_frame(packet: OutgoingPacket, *, sender: NodeNum, hop_limit: int) -> mesh_pb2.ToRadio:
@@ -296,16 +333,11 @@ def open_interface(
         case TcpAddress(host, port):
             return TcpLink(reports, host, portNumber=port, noNodes=without_nodes)
         case SerialAddress(path):
-            return SerialLink(reports, path or the_only(find_ports or _ports_of_radios), noNodes=without_nodes)
+            return SerialLink(reports, path or the_only(find_ports or serial_ports), noNodes=without_nodes)
         case BleAddress(device):
             from meshai.radio.ble import BleLink  # needs the `ble` extra
 
             return BleLink(reports, device, noNodes=without_nodes)
-
-
-def _ports_of_radios() -> Sequence[str]:
-    ports: list[str] = findPorts(True)
-    return ports
 
 
 def the_only(find_ports: Callable[[], Sequence[str]]) -> str:
