@@ -7,7 +7,6 @@ from typing import Final, assert_never
 from meshtastic.protobuf import mesh_pb2
 
 from meshai.sim.link import START, LinkConditions, frame
-from meshai.sim.phone import Phone
 from meshai.sim.ports import Ports
 
 
@@ -158,7 +157,7 @@ async def _reboot(ports: Ports, seconds: float) -> None:
     await _refuse(ports, seconds)
     if ports.serial is not None:
         ports.serial.thaw()
-        ports.serial.restart(Phone(ports.firmware))
+        ports.serial.restart()
 
 
 async def _fight(ports: Ports, seconds: float) -> None:

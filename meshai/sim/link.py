@@ -80,11 +80,14 @@ class LinkConditions:
 
 
 class Connection:
-    """One client's link, from accept until the client, too, has closed it."""
+    """One client's link, from accept until the client, too, has closed it.
+
+    One that `hangs_up` ends when the client says goodbye; a serial line stays and waits for the next client.
+    """
 
     def __init__(
         self,
-        phone: Phone,
+        answer: Callable[[], Phone],
         waiting: ClientQueue,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -93,8 +96,10 @@ class Connection:
         clock: Clock,
         rng: random.Random,
         idle_limit_s: float | None,
+        hangs_up: bool,
     ) -> None:
-        self.phone = phone
+        self._answer = answer
+        self._phone = answer()
         self._waiting = waiting
         self._reader = reader
         self._writer = writer
@@ -102,6 +107,7 @@ class Connection:
         self._clock = clock
         self._rng = rng
         self._idle_limit_s = idle_limit_s
+        self._hangs_up = hangs_up
         self._last_heard = clock.monotonic()
         self._thawed = asyncio.Event()
         self._thawed.set()
@@ -128,7 +134,7 @@ class Connection:
         finally:
             for task in tasks:
                 task.cancel()
-            self._writer.transport.abort()
+            self._abort()
 
     def end(self) -> None:
         """Close our side: the client reads the end of the stream. A frozen one is forgotten, as after a power cut."""
@@ -139,9 +145,9 @@ class Connection:
     def reset(self) -> None:
         """End it with RST, as a crash does."""
         sock = self._writer.get_extra_info("socket")
-        if sock is not None:
+        if sock is not None and not self._writer.transport.is_closing():
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._writer.transport.abort()
+        self._abort()
         self._over.set()
 
     def freeze(self) -> None:
@@ -152,37 +158,43 @@ class Connection:
         self._thawed.set()
         self._waiting.changed.set()
 
-    def restart(self, phone: Phone) -> None:
+    def restart(self) -> None:
         """The node has booted anew while the line stayed; it says so and waits to be asked."""
-        self.phone = phone
+        self._phone = self._answer()
         self.inject(frame(mesh_pb2.FromRadio(rebooted=True).SerializeToString()))
 
     def inject(self, wire: bytes) -> None:
         """Put bytes into the stream, between frames."""
         self._writer.write(wire)
 
+    def _abort(self) -> None:
+        if not self._writer.transport.is_closing():
+            self._writer.transport.abort()
+
     async def _read(self) -> None:
         deframer = Deframer()
-        while not self.phone.is_closing:
-            chunk = await self._next_chunk()
-            await self._thawed.wait()
-            if not chunk:
-                return
+        while chunk := await self._next_chunk():
             arrived_at = self._clock.now()
             if self._is_quiet():
                 await self._clock.sleep(self._rng.uniform(0, SLOW_POLL_S))
             self._last_heard = self._clock.monotonic()
             for payload in deframer.feed(chunk):
                 if not self._conditions().is_mute:
-                    self.phone.handle(payload, arrived_at)
+                    self._phone.handle(payload, arrived_at)
+            if self._phone.is_closing:
+                if self._hangs_up:
+                    return
+                self._phone = self._answer()
 
     async def _next_chunk(self) -> bytes:
         """What the client sends next; nothing when it has closed, or been silent too long."""
         try:
             async with self._clock.timeout(self._idle_limit_s):
-                return await self._reader.read(READ_BYTES)
+                chunk = await self._reader.read(READ_BYTES)
         except (OSError, TimeoutError):
-            return b""
+            chunk = b""
+        await self._thawed.wait()
+        return chunk
 
     async def _write(self) -> None:
         while True:
@@ -193,8 +205,8 @@ class Connection:
                 await self._clock.sleep(self._rng.uniform(0, SLOW_POLL_S))
 
     async def _write_all(self) -> None:
-        while not self._is_silent() and (message := self.phone.next()) is not None:
-            if self.phone.is_downloading:
+        while not self._is_silent() and (message := self._phone.next()) is not None:
+            if self._phone.is_downloading:
                 await self._hold_back(message)
             await self._send(frame(message.SerializeToString()))
             if noise := self._conditions().noise:

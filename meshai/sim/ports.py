@@ -97,7 +97,7 @@ class Ports:
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.end_client()
         is_rival = writer.get_extra_info("peername")[:2] in self._rivals
-        self.tcp = self._connection(reader, writer)
+        self.tcp = self._connection(reader, writer, hangs_up=True)
         self.firmware.air.spawn(self._serve(self.tcp, is_rival=is_rival), "client over TCP")
 
     async def _serve(self, connection: Connection, *, is_rival: bool) -> None:
@@ -112,16 +112,17 @@ class Ports:
         finally:
             self._open.discard(connection)
 
-    def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Connection:
+    def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, hangs_up: bool) -> Connection:
         return Connection(
-            Phone(self.firmware),
+            lambda: Phone(self.firmware),
             self.firmware.client,
             reader,
             writer,
             conditions=lambda: self.conditions,
             clock=self.firmware.air.clock,
             rng=self.firmware.air.rng,
-            idle_limit_s=self._idle_limit_s,
+            idle_limit_s=self._idle_limit_s if hangs_up else None,
+            hangs_up=hangs_up,
         )
 
     # Serial.
@@ -135,7 +136,7 @@ class Ports:
         """Open a pseudo-terminal, reachable also by `link` if one is given; returns the path to use."""
         pty = await _Pty.open(link)
         self._pty = pty
-        self.serial = self._connection(pty.reader, pty.writer)
+        self.serial = self._connection(pty.reader, pty.writer, hangs_up=False)
         self.firmware.air.spawn(self._serve_serial(pty, self.serial), "client over serial")
         return link if link is not None else pty.path
 
@@ -194,7 +195,8 @@ class _Pty:
     def close(self) -> None:
         if self._slave is None:
             return
-        self.writer.transport.abort()
+        if not self.writer.transport.is_closing():
+            self.writer.transport.abort()
         if self._reading is not None:
             self._reading.close()
         os.close(self._slave)
