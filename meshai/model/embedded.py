@@ -24,7 +24,7 @@ from meshai.model import server
 from meshai.model.base import ChatMessage, Completion
 from meshai.model.machine import free_memory
 from meshai.model.openai import OpenAIModel
-from meshai.model.weights import CATALOGUE, LocalModel, Weights, models_dir, select
+from meshai.model.weights import CATALOGUE, LocalModel, Weights, choose, models_dir, select
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,10 @@ class EmbeddedModel:
     def name(self) -> str:
         if self._model:
             return self._model.name
-        return "embedded model" if self._settings.embedded == "auto" else self._settings.embedded
+        if self._settings.embedded != "auto":
+            return self._settings.embedded
+        best = choose(self._memory(), self._catalogue)
+        return best.name if best else "no embedded model fits"
 
     @property
     def context_tokens(self) -> int:

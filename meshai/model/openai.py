@@ -126,7 +126,7 @@ class OpenAIModel:
             return from_status(self._server, error.status_code, body, retry_after)
         except openai.APITimeoutError:
             told = f"{self._server}: no connection within {CONNECT_S:g} s; is the address right and the machine on?"
-            return Failure(ModelUnavailable(told), is_passing=True)
+            return Failure(ModelUnavailable(told))
         except openai.APIConnectionError as error:
             return from_connection(self._server, error)
         return read_completion(self._server, response.text, max_tokens)

@@ -85,7 +85,7 @@ async def test_entering_waits_for_nothing(folder: Path) -> None:
 
 async def test_auto_takes_what_fits_and_says_its_name(folder: Path) -> None:
     model = model_in(folder, embedded="auto")
-    assert model.name == "embedded model"
+    assert model.name == "good"
     async with model:
         assert (await ask(model))["name"] == "good"
         assert model.name == "good"
@@ -93,6 +93,7 @@ async def test_auto_takes_what_fits_and_says_its_name(folder: Path) -> None:
 
 async def test_auto_with_too_little_memory_says_so(folder: Path) -> None:
     async with model_in(folder, embedded="auto", memory=900_000_000) as model:
+        assert model.name == "no embedded model fits"
         with pytest.raises(ModelUnavailable, match=r"1\.6 GB of free memory are needed and 0\.9 GB are free"):
             await ask(model)
 
@@ -170,9 +171,13 @@ async def test_a_process_that_cannot_start_is_told_with_its_last_words(
     assert [record.getMessage() for record in caplog.records] == [f"no embedded model: {told}"]
 
 
-@pytest.mark.parametrize(("behaviour", "told"), [("babbles", "exit code 0"), ("hangs", "it was killed")])
-async def test_a_process_that_never_gets_ready_is_ended_and_told(folder: Path, behaviour: str, told: str) -> None:
-    async with model_in(folder, behaviour, speed=2000, timeout_s=3600) as model:
+@pytest.mark.parametrize(
+    ("behaviour", "speed", "told"), [("babbles", 20, "exit code 0"), ("hangs", 2000, "it was killed")]
+)
+async def test_a_process_that_never_gets_ready_is_ended_and_told(
+    folder: Path, behaviour: str, speed: float, told: str
+) -> None:
+    async with model_in(folder, behaviour, speed=speed, timeout_s=3600) as model:
         with pytest.raises(ModelUnavailable, match=told):
             await ask(model)
 

@@ -1,5 +1,6 @@
 import asyncio
 import logging
+import socket
 import ssl
 import subprocess
 import sys
@@ -305,6 +306,23 @@ async def test_nobody_listening_is_told(host: str) -> None:
         port = server.port
     with pytest.raises(ModelUnavailable, match=r"is the server running"):
         await ask(f"http://{host}:{port}/v1")
+
+
+@pytest.mark.slow
+async def test_a_machine_that_is_off_is_told_from_a_slow_model() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        port = full.getsockname()[1]
+        # A full queue: the kernel drops what more comes, as a network does for a machine that is off.
+        waiting = [socket.socket() for _ in range(4)]
+        for client in waiting:
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", port))
+        with pytest.raises(
+            ModelUnavailable, match=r"no connection within 5 s; is the address right and the machine on"
+        ):
+            await ask(f"http://127.0.0.1:{port}/v1", speed=1)
+        for client in waiting:
+            client.close()
 
 
 async def test_a_name_without_address_is_told() -> None:
