@@ -36,8 +36,8 @@ class Modem:
 
     @property
     def slot_s(self) -> float:
-        """Contention slot: 2.5 symbols and 7.6 ms of switching (firmware `RadioInterface.cpp`)."""
-        return (2.5 * self.symbol_ms + 7.6) / 1000
+        """Contention slot: 2.5 symbols and 7.6 ms of switching, in whole ms (firmware `RadioInterface.cpp`)."""
+        return int(2.5 * self.symbol_ms + 7.6) / 1000
 
     def airtime_s(self, frame_bytes: int) -> float:
         """Seconds on air of a frame of `frame_bytes` bytes, header included."""
