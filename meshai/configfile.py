@@ -55,8 +55,8 @@ def commented(model: type[BaseModel], values: Mapping[str, object]) -> str:
         for name in rule["properties"]:
             rule = _rule(schema, (section, name))
             limits = "" if rule["type"] == "string" and "enum" not in rule else f" ({_expected(rule)})"
-            value = one_line(values.get(f"{section}.{name}", rule["default"]))
-            lines += [f"  # {rule['description']}{limits}", f"  {name}: {value}".rstrip()]
+            value = values.get(f"{section}.{name}", rule["default"])
+            lines += [f"  # {rule['description']}{limits}", _pair(name, value)]
     return "\n".join(lines) + "\n"
 
 
@@ -64,11 +64,12 @@ def shown(values: BaseModel) -> str:
     """`values` as YAML, with a word in place of each secret; nothing in it is a reference to the environment."""
     lines = []
     for section, keys in values.model_dump().items():
-        lines += [
-            f"{section}:",
-            *(f"  {name}: {one_line(_without_secrets(value))}".rstrip() for name, value in keys.items()),
-        ]
+        lines += [f"{section}:", *(_pair(name, _without_secrets(value)) for name, value in keys.items())]
     return "\n".join(lines) + "\n"
+
+
+def _pair(name: str, value: object) -> str:
+    return f"  {name}: {one_line(value)}" if value is not None else f"  {name}:"
 
 
 def _refusal(file: str, faults: Iterable[Fault]) -> ConfigError:

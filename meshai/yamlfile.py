@@ -124,9 +124,7 @@ def read(text: str, environ: Mapping[str, str]) -> Document:
 
 
 def one_line(value: object) -> str:
-    """One value as YAML on one line, which reads back the same; nothing for None."""
-    if value is None:
-        return ""
+    """One value as YAML on one line, which reads back the same."""
     text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, allow_unicode=True, width=2**31)
     return text.removesuffix("\n").removesuffix("\n...")
 

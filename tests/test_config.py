@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import example as case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr, ValidationError
@@ -101,6 +102,7 @@ class TestExample:
 
     @settings(deadline=None)  # the box may be busy
     @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).filter(str.strip))
+    @case("0\xa0")
     def test_any_text_is_written_so_that_it_reads_back(self, text: str) -> None:
         path = Path(f"/proc/self/fd/{_in_memory(effective(Config(bot=BotSettings(persona=text, aliases=(text,)))))}")
         try:
@@ -231,6 +233,7 @@ FAULTS = [
     ("model:\n  name: true\n", '2: model.name: found true; expected text, in quotes: "true"'),
     ("bot:\n  answer_mqtt: yes\n", '2: bot.answer_mqtt: found the text "yes"; expected true or false'),
     ("bot:\n  aliases: bot\n", '2: bot.aliases: found the text "bot"; expected a list, each text such as "bot"'),
+    ("bot:\n  persona: {a: b}\n", "2: bot.persona: found a section with keys; expected text (what the model is told"),
     ("bot:\n  persona: [a]\n", "2: bot.persona: found a list; expected text"),
     ("radio:\n  - address: auto\n", "1: radio: found a list; expected a section with the keys address"),
     ("radio: auto\n", '1: radio: found the text "auto"; expected a section with the keys address, answer_within_s'),
