@@ -161,7 +161,9 @@ class Air:
     ) -> None:
         for task in self._running:
             task.cancel()
-        await self._tasks.__aexit__(kind, error, trace)
+        # An error of the body is its own affair and goes on as it is; a task group would wrap it.
+        is_cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
+        await self._tasks.__aexit__(*((kind, error, trace) if is_cancelled else (None, None, None)))
 
     def spawn(self, activity: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run something for as long as it takes or the air exists; an error in it ends everything loudly."""

@@ -1,0 +1,152 @@
+"""`meshai sim`: a simulated node among a few others, for any Meshtastic client to attach to."""
+
+import asyncio
+import random
+import signal
+import time
+from typing import Final
+
+import click
+from meshtastic.protobuf import config_pb2, portnums_pb2
+from rich.console import Console
+from rich.text import Text
+
+from meshai.airtime import PRESETS
+from meshai.clock import Clock, ScaledClock, SystemClock
+from meshai.messages import BROADCAST, node_id
+from meshai.sim.air import OnAir
+from meshai.sim.mesh import SimulatedMesh
+
+DEFAULT_PORT: Final = 4403
+CHANNELS: Final = ("", "MeshAI")
+RESIDENTS: Final = (
+    ("Anna Weber", "ANNA", "CLIENT"),
+    ("Ridge Repeater", "RDGE", "ROUTER"),
+    ("Ольга", "ОЛЯ", "CLIENT"),
+    ("山田 太郎", "山田", "CLIENT_MUTE"),
+    ("Νίκος", "NIK", "CLIENT"),
+    ("سامي", "سامي", "CLIENT"),
+    ("Weather Station", "WX", "SENSOR"),
+    ("🦊 Fox", "🦊", "CLIENT"),
+)
+"""Long name, short name and role of the people on the mesh; with more of them the names begin again."""
+SHOWN: Final = 8
+HOME: Final = (44.058, -121.315)
+_PRESETS: Final = [name for name in config_pb2.Config.LoRaConfig.ModemPreset.keys() if name in PRESETS]  # noqa: SIM118
+_REGIONS: Final = [name for name in config_pb2.Config.LoRaConfig.RegionCode.keys() if name != "UNSET"]  # noqa: SIM118
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  meshai sim
+  meshai sim --people 20 --preset MEDIUM_FAST --verbose
+  meshtastic --host 127.0.0.1 --info        (in another terminal)"""
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="0 takes any.")
+@click.option("--pty", is_flag=True, help="Offer a serial port (a pseudo-terminal), too.")
+@click.option("--preset", type=click.Choice(_PRESETS), default="LONG_FAST", show_default=True, metavar="NAME")
+@click.option("--region", type=click.Choice(_REGIONS), default="US", show_default=True, metavar="NAME")
+@click.option("--people", type=click.IntRange(0, 1000), default=5, show_default=True, help="Other nodes on the mesh.")
+@click.option("--speed", type=click.FloatRange(0.1, 1000), default=1.0, help="How much faster than life time runs.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Another seed, other numbers and chances.")
+@click.option("--verbose", is_flag=True, help="Show everything that goes on air.")
+def sim(
+    *,
+    host: str,
+    port: int,
+    pty: bool,
+    preset: str,
+    region: str,
+    people: int,
+    speed: float,
+    seed: int,
+    verbose: bool,
+) -> None:
+    """Serve a simulated node to any Meshtastic client, until stopped.
+
+    The node behaves as real firmware does, with true airtime, acks and limits. Point an app, the official command
+    line or `meshai run` at it.
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    mesh = SimulatedMesh(
+        clock=_clock(speed),
+        rng=random.Random(seed),
+        preset=preset,
+        region=region,
+        observer=(lambda packet: console.print(line(packet))) if verbose else None,
+    )
+    asyncio.run(_serve(mesh, console, host=host, port=port, pty=pty, people=people))
+
+
+def _clock(speed: float) -> Clock:
+    return SystemClock() if speed == 1 else ScaledClock(speed)
+
+
+async def _serve(mesh: SimulatedMesh, console: Console, *, host: str, port: int, pty: bool, people: int) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with mesh:
+        node = mesh.node(channels=CHANNELS)
+        _settle(mesh, people)
+        try:
+            port = await node.listen_tcp(host, port)
+        except OSError as error:
+            raise click.ClickException(
+                f"cannot listen on {host}:{port} ({error.strerror}); choose another with --port"
+            ) from error
+        address = host if port == DEFAULT_PORT else f"{host}:{port}"
+        console.print(f"Node {node_id(node.number)} (MeshAI). Ctrl-C ends it.")
+        console.print(f"  TCP:    {host}:{port}   try: meshtastic --host {address} --info")
+        if pty:
+            path = await node.open_pty()
+            console.print(f"  serial: {path}   try: meshtastic --port {path} --info")
+        for peer in list(mesh.peers.values())[:SHOWN]:
+            hops = f"{peer.distance} hops away" if peer.distance else "direct neighbour"
+            console.print(f"  {node_id(peer.number)} {peer.identity.long_name}, {hops}", style="dim")
+        if people > SHOWN:
+            console.print(f"  and {people - SHOWN} more", style="dim")
+        await stop.wait()
+    console.print("Stopped.")
+
+
+def _settle(mesh: SimulatedMesh, people: int) -> None:
+    """People live up to three relays away, the farther the weaker."""
+    for number in range(people):
+        long_name, short_name, role = RESIDENTS[number % len(RESIDENTS)]
+        distance = min(3, number // 3)
+        mesh.peer(
+            long_name,
+            short_name,
+            role=role,
+            distance=distance,
+            snr=8.0 - 4.25 * distance - number % 3,
+            rssi=-70 - 14 * distance - number % 3,
+            battery_percent=100 - 7 * number % 90,
+            position=(HOME[0] + 0.031 * number, HOME[1] - 0.027 * number),
+        )
+
+
+def line(packet: OnAir) -> Text:
+    """One transmission for the terminal; what people wrote is shown without control signs."""
+    to = "all" if packet.to == BROADCAST else node_id(packet.to)
+    text = Text(time.strftime("%H:%M:%S ", time.localtime(packet.at)), style="dim")
+    text.append(f"{node_id(packet.by)} → {to} ")
+    text.append(f"{packet.cause}, {_content(packet)}", style="bold" if packet.is_text else "")
+    text.append(f"  [{packet.frame_bytes} B, {packet.airtime_s:.3f} s, id {packet.packet_id:08x}]", style="dim")
+    return text
+
+
+def _content(packet: OnAir) -> str:
+    if packet.is_text:
+        return repr(packet.text)
+    if packet.error is not None:
+        return f"routing error {packet.error}" if packet.error else f"for {packet.request_id:08x}"
+    return (
+        portnums_pb2.PortNum.Name(packet.port)
+        if packet.port in portnums_pb2.PortNum.values()
+        else f"port {packet.port}"
+    )

@@ -1,0 +1,90 @@
+"""The air itself: presets, regions, and how it ends."""
+
+import asyncio
+import random
+
+import pytest
+
+from meshai.airtime import PRESETS
+from meshai.sim.mesh import SimulatedMesh
+from meshai.sim.peers import Peer
+from meshai.testing import ManualClock
+
+
+@pytest.mark.parametrize("preset", ["SHORT_TURBO", "LONG_FAST", "LONG_SLOW", "NARROW_SLOW"])
+async def test_airtime_is_the_presets(clock: ManualClock, preset: str) -> None:
+    async with SimulatedMesh(clock=clock, rng=random.Random(1), preset=preset) as mesh:
+        mesh.node()
+        ann = mesh.peer("Ann")
+        sending = asyncio.ensure_future(ann.send_channel(0, "x" * 150))
+        await clock.advance(30)
+        await sending
+        assert mesh.log[0].airtime_s == PRESETS[preset].airtime_s(16 + 157)
+
+
+async def test_2_4_ghz(clock: ManualClock) -> None:
+    async with SimulatedMesh(clock=clock, rng=random.Random(1), region="LORA_24") as mesh:
+        assert (mesh.air.modem.bandwidth_khz, mesh.air.modem.is_2_4_ghz) == (812.5, True)
+
+
+def test_unknown_preset_is_refused(clock: ManualClock) -> None:
+    with pytest.raises(ValueError, match="TINY_FAST"):
+        SimulatedMesh(clock=clock, rng=random.Random(1), preset="TINY_FAST")
+
+
+async def test_two_nodes_with_one_number(still: SimulatedMesh) -> None:
+    ann = still.peer("Ann")
+    with pytest.raises(ValueError, match=f"{ann.number:#010x}"):
+        still.peer("Impostor", number=ann.number)
+
+
+async def test_error_of_the_user_is_passed_on_as_it_is(clock: ManualClock) -> None:
+    async def use() -> None:
+        async with SimulatedMesh(clock=clock, rng=random.Random(1)) as mesh:
+            mesh.node()
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        await use()
+
+
+async def test_error_within_ends_the_mesh_loudly(clock: ManualClock) -> None:
+    async def break_down() -> None:
+        raise LookupError
+
+    async def use() -> None:
+        async with SimulatedMesh(clock=clock, rng=random.Random(1)) as mesh:
+            mesh.air.spawn(break_down(), "break down")
+            await asyncio.Event().wait()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await use()
+    assert caught.group_contains(LookupError)
+
+
+async def test_cancelling_the_user_ends_the_mesh(clock: ManualClock) -> None:
+    async def use() -> None:
+        async with SimulatedMesh(clock=clock, rng=random.Random(1)) as mesh:
+            await mesh.node().listen_tcp()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(use())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_leaving_leaves_nothing(clock: ManualClock) -> None:
+    async with SimulatedMesh(clock=clock, rng=random.Random(1)) as mesh:
+        node, ann = mesh.node(), mesh.peer("Ann")
+        await node.listen_tcp()
+        await node.open_pty()
+        mesh.air.spawn(talk(ann), "talk")
+        await clock.advance(1)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def talk(peer: Peer) -> None:
+    await peer.send_channel(0, "x" * 200)
