@@ -153,7 +153,7 @@ def select(wanted: str, folder: Path, *, free_bytes: int, catalogue: Sequence[We
     if model is None:
         raise WeightsError(f"there is no embedded model {wanted!r}; there are: {', '.join(models)}")
     if not model.is_present:
-        raise WeightsError(f"the weights of {wanted} are not in {folder}; run `meshai model fetch {wanted}`")
+        raise WeightsError(f"the weights of {wanted} are missing; run `meshai model fetch {wanted} --models {folder}`")
     return model
 
 

@@ -107,7 +107,7 @@ async def test_the_context_is_no_longer_than_the_model_was_trained_for(folder: P
 async def test_missing_weights_are_told_and_found_when_they_come(tmp_path: Path) -> None:
     async with model_in(tmp_path) as model:
         with pytest.raises(
-            ModelUnavailable, match=r"the weights of small are not in .*; run `meshai model fetch small`"
+            ModelUnavailable, match=r"the weights of small are missing; run `meshai model fetch small --models /"
         ):
             await ask(model)
         (tmp_path / SMALL.file).write_bytes(CONTENT)
