@@ -143,6 +143,8 @@ def hops_of(packet: mesh_pb2.MeshPacket) -> int:
 def make_unreadable(packet: mesh_pb2.MeshPacket) -> mesh_pb2.MeshPacket:
     """A packet as the client of a node without the right key sees it: no `decoded`, a hash for a channel."""
     unreadable = copy_of(packet)
+    if is_encrypted(packet):
+        return unreadable
     plain = packet.decoded.SerializeToString()
     unreadable.encrypted = hashlib.shake_128(plain).digest(frame_bytes(packet) - HEADER_BYTES)
     unreadable.channel = 0 if packet.pki_encrypted else UNKNOWN_CHANNEL_HASH

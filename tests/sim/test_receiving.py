@@ -249,3 +249,43 @@ async def test_observer_sees_what_the_log_holds(clock: ManualClock) -> None:
         await done(clock, mesh.peer("Ann").send_channel(0, "hi"))
         assert seen == mesh.log
         assert len(seen) == 1
+
+
+async def test_ciphertext_of_others(still: SimulatedMesh, clock: ManualClock) -> None:
+    node, ann = still.node(), still.peer("Ann")
+    desk = DeskClient(node.firmware)
+    secret = mesh_pb2.MeshPacket(to=BROADCAST, id=5, channel=0x77, encrypted=bytes(40), hop_limit=0)
+    setattr(secret, "from", ann.number)
+    await done(clock, ann.send_raw(secret))
+    (packet,) = [message.packet for message in desk.take()]
+    assert (packet.HasField("decoded"), packet.encrypted) == (False, bytes(40))
+    assert [(entry.frame_bytes, entry.port, entry.text) for entry in still.log] == [(56, 0, "")]
+
+
+async def test_ack_to_somebody_very_far_has_hops_enough(still: SimulatedMesh, clock: ManualClock) -> None:
+    still.node(hop_limit=3)
+    far = still.peer("Far", distance=5, hop_limit=7)
+    packet_id = await done(clock, far.send_direct("hello"), seconds=90)
+    assert far.answers_to(packet_id) == [0]
+    acks = [entry.hop_limit for entry in still.log if entry.cause is Cause.ACK and entry.by == still.air.center]
+    assert acks[0] == 5
+
+
+async def test_node_added_after_the_people_knows_them(still: SimulatedMesh, clock: ManualClock) -> None:
+    ann = still.peer("Ann")
+    node = still.node()
+    assert node.database.key_of(ann.number) == ann.identity.public_key
+    assert ann.number != node.number
+
+
+async def test_peer_with_a_full_queue(still: SimulatedMesh, clock: ManualClock) -> None:
+    still.node()
+    ann = still.peer("Ann")
+    ann.transmitter.stall()
+    waiting = [asyncio.ensure_future(ann.send_channel(0, f"text {number}")) for number in range(16)]
+    await clock.advance(1)
+    with pytest.raises(NotDelivered, match="QUEUE_FULL"):
+        await ann.send_channel(0, "one too many")
+    ann.transmitter.resume()
+    await clock.advance(60)
+    assert len(await asyncio.gather(*waiting)) == 16
