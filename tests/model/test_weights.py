@@ -54,13 +54,13 @@ def test_auto_without_memory_names_the_ways_out(tmp_path: Path) -> None:
 
 
 def test_auto_without_the_file_names_the_command(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match="run `meshai model fetch good`"):
+    with pytest.raises(WeightsError, match="run `meshai model fetch good --models "):
         select("auto", tmp_path, free_bytes=2_000_000_000, catalogue=TWO)
 
 
 def test_an_unfinished_file_is_no_model(tmp_path: Path) -> None:
     (tmp_path / GOOD.file).write_bytes(b"GGUF")
-    with pytest.raises(WeightsError, match="run `meshai model fetch good`"):
+    with pytest.raises(WeightsError, match="run `meshai model fetch good --models "):
         select("good", tmp_path, free_bytes=0, catalogue=TWO)
 
 
