@@ -325,10 +325,10 @@ def open_interface(
     endpoint: RadioAddress, reports: Reports, *, without_nodes: bool, find_ports: Callable[[], Sequence[str]] | None
 ) -> Interface:
     """Connect and download the node's configuration. Blocks; `interrupt` of the attached interface ends it."""
-    if not log.isEnabledFor(logging.DEBUG):
-        # What the library logs as errors (corrupt frames, lost links, texts that are not UTF-8) is counted here,
-        # and reported by the radio once.
-        logging.getLogger("meshtastic").setLevel(logging.CRITICAL)
+    if (library_log := logging.getLogger("meshtastic")).level == logging.NOTSET:
+        # What it logs as errors (corrupt frames, lost links, texts that are not UTF-8) the radio counts and reports;
+        # at its debug level it logs all it receives, the node's private key included.
+        library_log.setLevel(logging.CRITICAL)
     match endpoint:
         case TcpAddress(host, port):
             return TcpLink(reports, host, portNumber=port, noNodes=without_nodes)

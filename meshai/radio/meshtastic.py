@@ -1,16 +1,14 @@
 """A Meshtastic node on a serial port, the network or Bluetooth, as a radio that is always being connected.
 
-One task owns the link: it connects, listens and probes until the link is lost, backs off, and begins again. A link
-is alive while the node answers; where nothing was heard from it for 20 s it is sent a heartbeat, which costs no
-airtime, and two unanswered ones end the link. So a mute, half-open or junk-filled link is noticed within 40 s.
+One task owns the link: it connects, listens and probes until the link is lost, backs off, and begins again. Where
+the node has answered nothing for 20 s it is sent a heartbeat, and two unanswered ones end the link. So a mute,
+half-open or junk-filled link is noticed within 40 s, without traffic.
 
-A packet counts as handed over when the node says so for its id. Only two queue statuses wait in a node for its
-client, so ours may have been discarded: when none comes but the node answers a heartbeat, the packet counts too.
-How old a text may be to get an answer is told in `backlog.py`; what becomes of sent packets in `sent.py`.
+The rest is told elsewhere: the thread that holds the library in `link.py`, what the library is kept from doing in
+`library.py`, how packets are handed over in `handover.py`, how old a text may be to get an answer in `backlog.py`.
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
@@ -20,11 +18,10 @@ from typing import Any, Final, Self
 
 from meshai.clock import Clock
 from meshai.config import RadioSettings
-from meshai.errors import NotDelivered, RadioDisconnected, RadioError
+from meshai.errors import RadioDisconnected, RadioError
 from meshai.messages import (
     BROADCAST,
     Delivery,
-    Fate,
     IncomingMessage,
     Node,
     NodeNum,
@@ -34,41 +31,32 @@ from meshai.messages import (
 )
 from meshai.radio.backlog import Backlog
 from meshai.radio.base import OwnNode
+from meshai.radio.handover import HandOver, first
 from meshai.radio.inbox import Inbox
-from meshai.radio.link import Event, Link, Notice, Opened, QueueStatus
+from meshai.radio.link import Event, Link, Loss, Notice, Opened, QueueStatus
 from meshai.radio.packets import Heard, RoutingAnswer, merged
 from meshai.radio.reconnect import Backoff, Rarely, RivalWatch
-from meshai.radio.sent import QUEUE_FULL, SentPacket, SentPackets, check_fits, frame_bytes
+from meshai.radio.sent import check_fits
 
 log = logging.getLogger(__name__)
 
 OPEN_S: Final = 30.0
 """Longest time to connect and download the configuration."""
 PROBE_EVERY_S: Final = 20.0
-PROBE_ANSWER_S: Final = 10.0
-PROBE_TRIES: Final = 2
-WRITE_S: Final = 10.0
-HAND_OVER_S: Final = 5.0
-REFUSAL_REASON_S: Final = 1.0
-"""How long the routing error that explains a refusal may follow it."""
-ROOM_S: Final = 30.0
-ROOM_POLL_S: Final = 2.0
-LEAST_FREE: Final = 2
-ACK_MARGIN_S: Final = 10.0
-ACK_WAIT_S: Final = 60.0
-"""How long to wait for an ack when the modem is not known."""
 MOST_STUCK: Final = 3
 """Threads that may hang in the library before no more are started."""
+MOST_NODES: Final = 4000
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Counts:
-    """What happened since the start, for status lines and tests."""
+    """What happened since the start."""
 
     connects: int = 0
     losses: int = 0
     bad_frames: int = 0
     stuck_threads: int = 0
+    dropped_texts: int = 0
 
 
 class MeshtasticRadio:
@@ -88,27 +76,25 @@ class MeshtasticRadio:
         away_since: float | None = None,
         find_ports: Callable[[], Sequence[str]] | None = None,
     ) -> None:
-        self.counts = Counts()
         self._settings = settings
         self._limits = limits
         self._clock = clock
-        self._rng = rng
         self._find_ports = find_ports
+        self._inbox = Inbox()
+        self._hand_over = HandOver(clock)
         self._backlog = Backlog(settings.answer_within_s, away_since=away_since)
-        self._sent = SentPackets()
-        self._rarely = Rarely(clock)
+        self._backoff = Backoff(rng)
         self._rivals = RivalWatch()
-        self._stuck: list[Link] = []
-        self._link: Link | None = None
-        self._me: OwnNode | None = None
+        self._has_rival = False
+        self._rarely = Rarely(clock)
+        self._counts = Counts()
         self._nodes: dict[NodeNum, Node] = {}
-        self._free: int | None = None
-        self._status_at = 0.0
-        self._next_status: asyncio.Future[None] | None = None
+        self._me: OwnNode | None = None
+        self._link: Link | None = None
+        self._stuck: list[Link] = []
         self._up = asyncio.Event()
         self._since = clock.monotonic()
         self._trouble = "connecting"
-        self._inbox = Inbox()
         self._is_closed = False
         self._task: asyncio.Task[None] | None = None
 
@@ -129,10 +115,18 @@ class MeshtasticRadio:
             return f"connected to {_title(self._me.node)} at {self._settings.address} for {_span(for_s)}"
         return f"waiting for a radio at {self._settings.address} for {_span(for_s)}: {self._trouble}"
 
+    @property
+    def counts(self) -> Counts:
+        bad_frames = self._counts.bad_frames + (self._link.bad_frames if self._link is not None else 0)
+        return replace(self._counts, bad_frames=bad_frames, dropped_texts=self._inbox.dropped)
+
     def nodes(self) -> Mapping[NodeNum, Node]:
         if self._link is not None:
             for number, node in self._link.nodes().items():
                 self._nodes[number] = merged(self._nodes.get(number), node)
+        if len(self._nodes) > MOST_NODES:
+            newest = sorted(self._nodes.values(), key=lambda node: node.last_heard or 0.0)[-MOST_NODES // 2 :]
+            self._nodes = {node.number: node for node in newest}
         return dict(self._nodes)
 
     async def __aenter__(self) -> Self:
@@ -147,7 +141,7 @@ class MeshtasticRadio:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
-        self._sent.clear()
+        self._hand_over.close()
         self._is_closed = True
 
     def messages(self) -> AsyncIterator[IncomingMessage]:
@@ -159,10 +153,18 @@ class MeshtasticRadio:
     async def ready(self) -> None:
         await self._up.wait()
 
-    # Connecting.
+    async def send(self, packet: OutgoingPacket) -> None:
+        check_fits(packet)
+        if self._link is None or self._me is None or not self.is_connected:
+            raise RadioDisconnected(self.state)
+        await self._hand_over.send(self._link, packet, self._me)
+
+    async def delivery(self, packet: OutgoingPacket) -> Delivery:
+        return await self._hand_over.delivery(packet, self._me.modem if self._me is not None else None)
+
+    # Connecting, in the radio's task.
 
     async def _keep_connected(self) -> None:
-        backoff = Backoff(self._rng)
         without_nodes = False
         while True:
             await self._no_stuck_threads()
@@ -183,9 +185,8 @@ class MeshtasticRadio:
             except RadioError as error:
                 self._went_wrong(str(error))
             finally:
-                lived_s = await self._close(link)
-            backoff.lived(lived_s)
-            await self._clock.sleep(backoff.next_pause_s())
+                await self._close(link)
+            await self._clock.sleep(self._backoff.next_pause_s())
 
     async def _no_stuck_threads(self) -> None:
         """Start no thread while several hang in the library."""
@@ -209,57 +210,53 @@ class MeshtasticRadio:
     async def _probe(self, link: Link) -> None:
         """Listen until the link is lost, and lose it when the node no longer answers."""
         while not link.lost.done():
-            quiet_s = self._clock.monotonic() - self._status_at
-            if quiet_s < PROBE_EVERY_S:
-                await self._first(PROBE_EVERY_S - quiet_s, link.lost)
-            elif not await self._answers(link):
-                link.lose("the node no longer answers")
+            quiet_s = PROBE_EVERY_S - self._hand_over.silent_s
+            if quiet_s > 0:
+                await first(self._clock, quiet_s, link.lost)
+            else:
+                await self._hand_over.is_answered(link)
 
-    async def _answers(self, link: Link) -> bool:
-        """Whether the node answers a heartbeat."""
-        for _ in range(PROBE_TRIES):
-            status = self._awaited_status()
-            with contextlib.suppress(TimeoutError, RadioDisconnected):
-                async with self._clock.timeout(PROBE_ANSWER_S):
-                    await link.call(lambda transport: transport.send_heartbeat())
-                    await asyncio.wait((status, link.lost), return_when=asyncio.FIRST_COMPLETED)
-            if status.done() or link.lost.done():
-                break
-        return status.done()
-
-    async def _close(self, link: Link) -> float:
-        """End the link; returns how long it was up."""
-        was_up, since, now = self.is_connected, self._since, self._clock.monotonic()
+    async def _close(self, link: Link) -> None:
+        lived_s = self._clock.monotonic() - self._since if self.is_connected else 0.0
         loss = link.lost.result() if link.lost.done() else None
         self.nodes()
+        was_up = self.is_connected
         self._up.clear()
         if not await _to_its_end(link.close()):
-            self.counts.stuck_threads += 1
+            self._counts = replace(self._counts, stuck_threads=self._counts.stuck_threads + 1)
             self._stuck.append(link)
             log.debug("a thread of the link to %s is stuck and was left behind", self._settings.address)
+        self._counts = replace(self._counts, bad_frames=self._counts.bad_frames + link.bad_frames)
         self._link = None
-        self.counts.bad_frames += link.bad_frames
-        if loss is None:
-            return 0.0
-        lived_s = now - since if was_up else 0.0
+        if loss is not None:
+            self._lost(loss, lived_s, was_up=was_up)
+
+    def _lost(self, loss: Loss, lived_s: float, *, was_up: bool) -> None:
+        now = self._clock.monotonic()
+        self._backoff.lived(lived_s)
         if was_up:
-            self.counts.losses += 1
+            self._counts = replace(self._counts, losses=self._counts.losses + 1)
             self._since, self._trouble = now, loss.reason
-            log.warning("radio: lost the link to %s: %s", self._settings.address, loss.reason)
-        if loss.is_closed_by_node and self._rivals.closed_by_node(now, lived_s) and self._rarely.is_due("rival"):
+            level = self._level_of_change(logging.WARNING)
+            log.log(level, "radio: lost the link to %s: %s", self._settings.address, loss.reason)
+        if loss.is_closed_by_node:
+            self._has_rival = self._rivals.closed_by_node(now, lived_s)
+        if self._has_rival and self._rarely.is_due("rival"):
             log.warning(
                 "radio: the node at %s closes each link soon after it is made; most likely another client (a phone "
                 "app, a second bot) uses this node. Give the bot a node of its own",
                 self._settings.address,
             )
-        return lived_s
 
     def _went_wrong(self, trouble: str) -> None:
         self._trouble = trouble
-        level = logging.WARNING if self._rarely.is_due(trouble) else logging.DEBUG
-        log.log(level, "radio: %s", self.state)
+        log.log(logging.WARNING if self._rarely.is_due(trouble) else logging.DEBUG, "radio: %s", self.state)
 
-    # What the link tells. In the event loop, in the order of things.
+    def _level_of_change(self, level: int) -> int:
+        """Each change of the link is told, but not each round of a fight with a rival."""
+        return level if not self._has_rival or self._rarely.is_due(f"change {level}") else logging.DEBUG
+
+    # What the link tells, in the order of things.
 
     def _on_event(self, event: Event) -> None:
         match event:
@@ -267,22 +264,23 @@ class MeshtasticRadio:
                 self._came_up(own, at)
             case Heard():
                 self._on_heard(event)
-            case QueueStatus(packet_id, res, free):
-                self._on_queue_status(packet_id, res, free)
+            case QueueStatus():
+                if self._hand_over.on_queue_status(event):
+                    self._backlog.listening(self._clock.monotonic())
             case Notice(text):
                 level = logging.WARNING if self._rarely.is_due(text) else logging.DEBUG
                 log.log(level, "radio: the node says: %s", text)
 
     def _came_up(self, own: OwnNode, at: float) -> None:
         self._backlog.opened(at, self._clock.now())
-        # Not heard from in this link: the first probe follows at once and tells how much room the node's queue has.
-        self._status_at, self._free = at - PROBE_EVERY_S, None
+        self._hand_over.opened()
         self._me, self._since = own, self._clock.monotonic()
-        self.counts.connects += 1
+        self._counts = replace(self._counts, connects=self._counts.connects + 1)
         self._up.set()
-        log.info(
+        log.log(
+            self._level_of_change(logging.INFO),
             "radio: %s to %s at %s, region %s, preset %s, firmware %s",
-            "connected" if self.counts.connects == 1 else "reconnected",
+            "connected" if self._counts.connects == 1 else "reconnected",
             _title(own.node),
             self._settings.address,
             own.region or "unknown",
@@ -298,101 +296,7 @@ class MeshtasticRadio:
                 if not self._inbox.put(replace(message, is_stale=is_stale)) and self._rarely.is_due("full"):
                     log.warning("radio: texts come faster than they are handled; the oldest are dropped")
             case RoutingAnswer() as answer:
-                log.debug("routing answer %s", answer)
-                if (sent := self._sent.get(answer.request_id)) is not None:
-                    sent.answered(answer, own)
-
-    def _on_queue_status(self, packet_id: int, res: int, free: int) -> None:
-        log.debug("queue status: packet %08x, res %d, %d free", packet_id, res, free)
-        self._free = free
-        sent = self._sent.get(packet_id)
-        if sent is not None:
-            sent.queue_status(res)
-        if sent is not None or packet_id == 0:
-            # The node's own packets bring statuses too, but those do not show that it hears us.
-            at = self._clock.monotonic()
-            self._status_at = at
-            self._backlog.listening(at)
-            if self._next_status is not None and not self._next_status.done():
-                self._next_status.set_result(None)
-
-    def _awaited_status(self) -> "asyncio.Future[None]":
-        if self._next_status is None or self._next_status.done():
-            self._next_status = asyncio.get_running_loop().create_future()
-        return self._next_status
-
-    # Sending.
-
-    async def send(self, packet: OutgoingPacket) -> None:
-        check_fits(packet)
-        link, me = self._link, self._me
-        if link is None or me is None or not self.is_connected:
-            raise RadioDisconnected(self.state)
-        await self._wait_for_room(link)
-        sent = self._sent.register(packet, self._clock.monotonic())
-        await self._write(link, packet, me)
-        await self._wait_until_taken(link, sent)
-
-    async def _wait_for_room(self, link: Link) -> None:
-        """Wait while the node's queue is nearly full. Heartbeats ask for news: an unasked status comes but rarely."""
-        until = self._clock.monotonic() + ROOM_S
-        while self._free is not None and self._free < LEAST_FREE:
-            if self._clock.monotonic() >= until:
-                raise NotDelivered(QUEUE_FULL)
-            await self._first(ROOM_POLL_S, link.lost)
-            if not await self._answers(link):
-                link.lose("the node no longer answers")
-                raise RadioDisconnected(self.state)
-
-    async def _write(self, link: Link, packet: OutgoingPacket, me: OwnNode) -> None:
-        sender, hop_limit = me.node.number, me.hop_limit
-        try:
-            async with self._clock.timeout(WRITE_S):
-                await link.call(lambda transport: transport.send_text(packet, sender=sender, hop_limit=hop_limit))
-        except TimeoutError as error:
-            link.lose("the node takes nothing in")
-            raise RadioDisconnected("the node takes nothing in") from error
-        except RadioDisconnected as error:
-            link.lose(str(error), is_closed_by_node=True)
-            raise
-
-    async def _wait_until_taken(self, link: Link, sent: SentPacket) -> None:
-        await self._first(HAND_OVER_S, sent.taken, link.lost)
-        if not sent.taken.done():
-            if not link.lost.done() and await self._answers(link):
-                return
-            link.lose("the node no longer answers")
-            raise RadioDisconnected(link.lost.result().reason)
-        refusal = sent.taken.result()
-        if refusal:
-            await self._first(REFUSAL_REASON_S, sent.fate, link.lost)
-        if sent.nak or refusal:
-            self._sent.drop(packet_id := sent.packet_id)
-            log.debug("packet %08x was refused: %s", packet_id, sent.nak or refusal)
-            raise NotDelivered(sent.nak or refusal)
-
-    async def delivery(self, packet: OutgoingPacket) -> Delivery:
-        """A lost link does not end the wait: the node keeps the ack for the next one, if it comes in time."""
-        sent = self._sent.get(packet.packet_id)
-        if sent is None:
-            return Delivery(Fate.UNCONFIRMED)
-        if sent.destination is None:
-            sent.settle(Delivery(Fate.HANDED_OVER))
-        else:
-            await self._first(sent.at + self._ack_wait_s(packet) - self._clock.monotonic(), sent.fate)
-            sent.give_up()
-        self._sent.drop(packet.packet_id)
-        return sent.fate.result()
-
-    def _ack_wait_s(self, packet: OutgoingPacket) -> float:
-        modem = self._me.modem if self._me is not None else None
-        return ACK_WAIT_S if modem is None else modem.ack_wait_s(frame_bytes(packet)) + ACK_MARGIN_S
-
-    async def _first(self, seconds: float, *futures: "asyncio.Future[Any]") -> None:
-        """Wait for any of these, or so long."""
-        with contextlib.suppress(TimeoutError):
-            async with self._clock.timeout(max(0.0, seconds)):
-                await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+                self._hand_over.on_routing_answer(answer, own)
 
 
 async def _to_its_end(step: Coroutine[Any, Any, bool]) -> bool:

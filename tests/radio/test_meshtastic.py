@@ -301,7 +301,7 @@ async def test_a_packet_tried_again_after_a_reconnect_keeps_its_earlier_ack(node
 async def test_nothing_is_sent_into_a_full_queue(node: ScriptedNode, attach: Attach, clock: ScaledClock) -> None:
     node.on_heartbeat = lambda: [queue_status(free=1)]
     async with attach(node) as radio:
-        await until(lambda: radio._free == 1)
+        await until(lambda: radio._hand_over.free == 1)
         sending = asyncio.create_task(radio.send(OutgoingPacket(DIRECT, "hi", packet_id=9)))
         await clock.sleep(10)
         assert node.packets == []
@@ -313,7 +313,7 @@ async def test_nothing_is_sent_into_a_full_queue(node: ScriptedNode, attach: Att
 async def test_a_queue_that_stays_full_is_said_so(node: ScriptedNode, attach: Attach) -> None:
     node.on_heartbeat = lambda: [queue_status(free=0)]
     async with attach(node) as radio:
-        await until(lambda: radio._free == 0)
+        await until(lambda: radio._hand_over.free == 0)
         with pytest.raises(NotDelivered, match="QUEUE_FULL"):
             await radio.send(OutgoingPacket(CHANNEL, "hi", packet_id=9))
 

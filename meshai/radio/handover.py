@@ -1,0 +1,165 @@
+"""Handing packets to the node, and learning whether it took them and whether it still lives.
+
+A packet counts as handed over when the node says so for its id. Only two queue statuses wait in a node for its
+client, so ours may have been discarded: when none comes but the node answers a heartbeat, the packet counts too.
+A heartbeat costs no airtime.
+"""
+
+import asyncio
+import contextlib
+import logging
+from typing import Any, Final
+
+from meshai.airtime import Modem
+from meshai.clock import Clock
+from meshai.errors import NotDelivered, RadioDisconnected
+from meshai.messages import Delivery, Fate, NodeNum, OutgoingPacket
+from meshai.radio.base import OwnNode
+from meshai.radio.link import Link, QueueStatus
+from meshai.radio.packets import RoutingAnswer
+from meshai.radio.sent import QUEUE_FULL, SentPacket, SentPackets, frame_bytes
+
+log = logging.getLogger(__name__)
+
+PROBE_ANSWER_S: Final = 10.0
+PROBE_TRIES: Final = 2
+WRITE_S: Final = 10.0
+TAKEN_S: Final = 5.0
+"""Longest wait for the queue status of a packet."""
+REFUSAL_REASON_S: Final = 1.0
+"""How long the routing error that explains a refusal may follow it."""
+ROOM_S: Final = 30.0
+ROOM_POLL_S: Final = 2.0
+LEAST_FREE: Final = 2
+ACK_MARGIN_S: Final = 10.0
+ACK_WAIT_S: Final = 60.0
+"""How long to wait for an ack when the modem is not known."""
+SILENT: Final = "the node no longer answers"
+
+
+class HandOver:
+    """What was handed over on all links of one radio, and the node's word on it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._sent = SentPackets()
+        self._free: int | None = None
+        self._answered_at: float | None = None
+        self._next_answer: asyncio.Future[None] | None = None
+
+    def opened(self) -> None:
+        """A new link: nothing is known of the node's queue, nor that it hears us."""
+        self._free = self._answered_at = None
+
+    @property
+    def free(self) -> int | None:
+        """Places left in the node's queue when it last told."""
+        return self._free
+
+    @property
+    def silent_s(self) -> float:
+        """How long ago the node last answered us on this link; endless when it never did."""
+        return float("inf") if self._answered_at is None else self._clock.monotonic() - self._answered_at
+
+    def on_queue_status(self, status: QueueStatus) -> bool:
+        """Note a status. True when it answers us: the node's own packets bring some too, and show nothing."""
+        log.debug("%s", status)
+        self._free = status.free
+        sent = self._sent.get(status.packet_id)
+        if sent is not None:
+            sent.queue_status(status.res)
+        elif status.packet_id != 0:
+            return False
+        self._answered_at = self._clock.monotonic()
+        if self._next_answer is not None and not self._next_answer.done():
+            self._next_answer.set_result(None)
+        return True
+
+    def on_routing_answer(self, answer: RoutingAnswer, own: NodeNum) -> None:
+        log.debug("%s", answer)
+        if (sent := self._sent.get(answer.request_id)) is not None:
+            sent.answered(answer, own)
+
+    def close(self) -> None:
+        """End every wait for a packet's fate."""
+        self._sent.clear()
+
+    async def is_answered(self, link: Link) -> bool:
+        """Whether the node answers a heartbeat; the link is lost if not."""
+        for _ in range(PROBE_TRIES):
+            if self._next_answer is None or self._next_answer.done():
+                self._next_answer = asyncio.get_running_loop().create_future()
+            answer = self._next_answer
+            with contextlib.suppress(TimeoutError, RadioDisconnected):
+                async with self._clock.timeout(PROBE_ANSWER_S):
+                    await link.call(lambda transport: transport.send_heartbeat())
+                    await asyncio.wait((answer, link.lost), return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return True
+            if link.lost.done():
+                return False
+        link.lose(SILENT)
+        return False
+
+    async def send(self, link: Link, packet: OutgoingPacket, me: OwnNode) -> None:
+        """Hand one packet over; see `Radio.send`."""
+        await self._wait_for_room(link)
+        sent = self._sent.register(packet, self._clock.monotonic())
+        await self._write(link, packet, me)
+        await self._wait_until_taken(link, sent)
+
+    async def _wait_for_room(self, link: Link) -> None:
+        """Wait while the node's queue is nearly full, and ask for news: an unasked status comes but rarely."""
+        until = self._clock.monotonic() + ROOM_S
+        while self._free is not None and self._free < LEAST_FREE:
+            if self._clock.monotonic() >= until:
+                raise NotDelivered(QUEUE_FULL)
+            await first(self._clock, ROOM_POLL_S, link.lost)
+            if not await self.is_answered(link):
+                raise RadioDisconnected(link.lost.result().reason)
+
+    async def _write(self, link: Link, packet: OutgoingPacket, me: OwnNode) -> None:
+        sender, hop_limit = me.node.number, me.hop_limit
+        try:
+            async with self._clock.timeout(WRITE_S):
+                await link.call(lambda transport: transport.send_text(packet, sender=sender, hop_limit=hop_limit))
+        except TimeoutError as error:
+            link.lose("the node takes nothing in")
+            raise RadioDisconnected("the node takes nothing in") from error
+        except RadioDisconnected as error:
+            link.lose(str(error), is_closed_by_node=True)
+            raise
+
+    async def _wait_until_taken(self, link: Link, sent: SentPacket) -> None:
+        await first(self._clock, TAKEN_S, sent.taken, link.lost)
+        if not sent.taken.done():
+            if not link.lost.done() and await self.is_answered(link):
+                return
+            raise RadioDisconnected(link.lost.result().reason)
+        refusal = sent.taken.result()
+        if refusal:
+            await first(self._clock, REFUSAL_REASON_S, sent.fate, link.lost)
+        if error := sent.nak or refusal:
+            self._sent.drop(sent.packet_id)
+            raise NotDelivered(error)
+
+    async def delivery(self, packet: OutgoingPacket, modem: Modem | None) -> Delivery:
+        """What became of a packet. A lost link does not end the wait: the node keeps the ack for the next one."""
+        sent = self._sent.get(packet.packet_id)
+        if sent is None:
+            return Delivery(Fate.UNCONFIRMED)
+        if sent.destination is None:
+            sent.settle(Delivery(Fate.HANDED_OVER))
+        else:
+            wait_s = ACK_WAIT_S if modem is None else modem.ack_wait_s(frame_bytes(packet)) + ACK_MARGIN_S
+            await first(self._clock, sent.at + wait_s - self._clock.monotonic(), sent.fate)
+            sent.give_up()
+        self._sent.drop(packet.packet_id)
+        return sent.fate.result()
+
+
+async def first(clock: Clock, seconds: float, *futures: "asyncio.Future[Any]") -> None:
+    """Wait until one of these is done, or so long."""
+    with contextlib.suppress(TimeoutError):
+        async with clock.timeout(max(0.0, seconds)):
+            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
