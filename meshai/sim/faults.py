@@ -69,7 +69,7 @@ LOG_LINES: Final = (
 
 
 async def inflict(fault: LinkFault, ports: Ports, seconds: float = DEFAULT_S) -> None:
-    """Let something happen to a node's links; returns when the node is healthy again."""
+    """Let something happen to a node's links; returns when the node is healthy again. Cancelling ends it at once."""
     rng = ports.firmware.air.rng
     match fault:
         case LinkFault.CLOSE:
@@ -112,9 +112,7 @@ async def inflict(fault: LinkFault, ports: Ports, seconds: float = DEFAULT_S) ->
             ports.firmware.renumber(RENUMBERED | rng.randrange(0x1_0000))
             await _reboot(ports, seconds)
         case LinkFault.UNPLUG:
-            link = ports.unplug()
-            await ports.firmware.air.clock.sleep(seconds)
-            await ports.plug_in(link)
+            await _unplug(ports, seconds)
         case _:
             assert_never(fault)
 
@@ -141,12 +139,14 @@ async def _freeze(ports: Ports, seconds: float) -> None:
     frozen = [connection for connection in (ports.tcp, ports.serial) if connection is not None]
     for connection in frozen:
         connection.freeze()
-    await ports.firmware.air.clock.sleep(seconds)
-    for connection in frozen:
-        if connection is ports.serial:
-            connection.thaw()
-        else:
-            connection.reset()
+    try:
+        await ports.firmware.air.clock.sleep(seconds)
+    finally:
+        for connection in frozen:
+            if connection is ports.serial:
+                connection.thaw()
+            else:
+                connection.reset()
 
 
 async def _reboot(ports: Ports, seconds: float) -> None:
@@ -154,10 +154,20 @@ async def _reboot(ports: Ports, seconds: float) -> None:
     if ports.serial is not None:
         ports.serial.freeze()
     ports.firmware.reboot()
-    await _refuse(ports, seconds)
-    if ports.serial is not None:
-        ports.serial.thaw()
-        ports.serial.restart()
+    try:
+        await _refuse(ports, seconds)
+    finally:
+        if ports.serial is not None:
+            ports.serial.thaw()
+            ports.serial.restart()
+
+
+async def _unplug(ports: Ports, seconds: float) -> None:
+    link = ports.unplug()
+    try:
+        await ports.firmware.air.clock.sleep(seconds)
+    finally:
+        await ports.plug_in(link)
 
 
 async def _fight(ports: Ports, seconds: float) -> None:

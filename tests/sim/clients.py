@@ -15,6 +15,9 @@ from meshai.sim.link import Deframer, frame
 from meshai.sim.packets import TEXT, Priority, make_packet
 from meshai.sim.phone import Phone
 
+PATIENCE_S = 1500.0
+"""Half a minute of real time at the speed of these tests: only a failure ever takes that long."""
+
 
 def text_packet(text: str | bytes, to: int = BROADCAST, *, packet_id: int = 0, port: int = TEXT, **fields: Any) -> Any:
     """A packet as a client makes it: no sender, no bitfield."""
@@ -28,8 +31,8 @@ def text_packet(text: str | bytes, to: int = BROADCAST, *, packet_id: int = 0, p
 
 
 async def eventually(condition: Callable[[], bool]) -> bool:
-    """Whether something becomes true within a second of real time."""
-    for _ in range(500):
+    """Whether something becomes true within ten seconds of real time."""
+    for _ in range(5000):
         if condition():
             return True
         await asyncio.sleep(0.002)
@@ -76,7 +79,7 @@ class LibraryClient:
             if packet.get("decoded", {}).get("requestId") == packet_id and "routing" in packet["decoded"]
         ]
 
-    async def until(self, condition: Callable[[], Any], seconds: float = 120.0) -> None:
+    async def until(self, condition: Callable[[], Any], seconds: float = PATIENCE_S) -> None:
         """Wait until something has become true; TimeoutError if it does not in `seconds` of the mesh's time."""
         async with self._clock.timeout(seconds):
             while not condition():
@@ -118,7 +121,7 @@ class SocketClient:
         packets = [packet for packet in self.of("packet") if packet.decoded.portnum == TEXT]
         return [packet.decoded.payload.decode() for packet in packets]
 
-    async def until(self, condition: Callable[[], Any], seconds: float = 300.0) -> None:
+    async def until(self, condition: Callable[[], Any], seconds: float = PATIENCE_S) -> None:
         async with self._clock.timeout(seconds):
             while not condition():
                 await asyncio.sleep(0.002)

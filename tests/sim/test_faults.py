@@ -3,6 +3,8 @@
 import asyncio
 import os
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,24 @@ from meshtastic.protobuf import mesh_pb2
 from pubsub import pub
 
 from meshai.sim.faults import SERIAL_FAULTS, TCP_FAULTS, LinkFault
+from meshai.sim.link import frame
 from meshai.sim.mesh import SimulatedMesh
+from meshai.sim.node import SimulatedNode
 from meshai.sim.peers import Peer
-from tests.sim.clients import LibraryClient, SocketClient, eventually
+from tests.sim.clients import PATIENCE_S, LibraryClient, SocketClient, eventually
 from tests.sim.conftest import Attach, Dial
+
+
+@asynccontextmanager
+async def suffering(node: SimulatedNode, fault: LinkFault) -> AsyncIterator[None]:
+    """A fault that lasts as long as the block."""
+    outage = asyncio.create_task(node.fault(fault, seconds=1e6))
+    await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        outage.cancel()
+        await asyncio.gather(outage, return_exceptions=True)
 
 
 async def answered(client: LibraryClient, peer: Peer, text: str) -> None:
@@ -21,7 +37,7 @@ async def answered(client: LibraryClient, peer: Peer, text: str) -> None:
     await peer.send_channel(0, text)
     await client.until(lambda: text in client.texts())
     await client.send(f"answer to {text}")
-    while (await peer.heard()).text != f"answer to {text}":
+    while (await peer.heard(PATIENCE_S)).text != f"answer to {text}":
         pass
 
 
@@ -46,8 +62,13 @@ async def test_healthy_after_every_fault_over_serial(
 ) -> None:
     node, ann = mesh.node(), mesh.peer("Ann")
     link = await node.open_pty(tmp_path / "ttyRadio")
-    async with attach(link):
+    descriptor = os.open(link, os.O_RDWR | os.O_NOCTTY)
+    try:
+        os.write(descriptor, frame(mesh_pb2.ToRadio(want_config_id=1).SerializeToString()))
+        await mesh.clock.sleep(1)
         await node.fault(fault, seconds=5)
+    finally:
+        os.close(descriptor)
     async with attach(link) as client:
         assert client.interface.myInfo.my_node_num == node.number
         await answered(client, ann, "after")
@@ -69,11 +90,10 @@ async def test_refuse(mesh: SimulatedMesh, dial: Dial) -> None:
     port = await node.listen_tcp()
     async with dial(port) as client:
         await client.configure()
-        outage = asyncio.create_task(node.fault(LinkFault.REFUSE, seconds=30))
-        await client.until(lambda: client.ended == "closed")
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection("127.0.0.1", port)
-        await outage
+        async with suffering(node, LinkFault.REFUSE):
+            await client.until(lambda: client.ended == "closed")
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", port)
     async with dial(port) as client:
         await client.configure()
 
@@ -81,14 +101,15 @@ async def test_refuse(mesh: SimulatedMesh, dial: Dial) -> None:
 async def test_mute(mesh: SimulatedMesh, dial: Dial) -> None:
     node = mesh.node()
     port = await node.listen_tcp()
-    outage = asyncio.create_task(node.fault(LinkFault.MUTE, seconds=30))
-    await asyncio.sleep(0)
-    async with dial(port) as client:
+    async with suffering(node, LinkFault.MUTE), dial(port) as client:
         client.send(want_config_id=1)
-        await outage
+        await mesh.clock.sleep(20)
         assert client.wire == b""
-        await client.configure(2)
-        assert [message.config_complete_id for message in client.received if message.config_complete_id] == [2]
+        node.ports.end_client()
+        await client.until(lambda: client.ended == "closed")
+        assert client.wire == b""
+    async with dial(port) as client:
+        await client.configure()
 
 
 async def test_half_open_stalls_writes_and_says_nothing(mesh: SimulatedMesh) -> None:
@@ -100,16 +121,14 @@ async def test_half_open_stalls_writes_and_says_nothing(mesh: SimulatedMesh) -> 
         sock.setblocking(False)
         await loop.sock_connect(sock, ("127.0.0.1", port))
         assert await eventually(lambda: node.open_connections == 1)
-        outage = asyncio.create_task(node.fault(LinkFault.HALF_OPEN, seconds=60))
-        await asyncio.sleep(0)
-        flood = asyncio.create_task(flooding(sock))
-        await mesh.clock.sleep(40)
-        assert not flood.done()
-        flood.cancel()
-        await asyncio.gather(flood, return_exceptions=True)
-        with pytest.raises(BlockingIOError):
-            sock.recv(1)
-        await outage
+        async with suffering(node, LinkFault.HALF_OPEN):
+            flood = asyncio.create_task(flooding(sock))
+            await mesh.clock.sleep(20)
+            assert not flood.done()
+            flood.cancel()
+            await asyncio.gather(flood, return_exceptions=True)
+            with pytest.raises(BlockingIOError):
+                sock.recv(1)
         with pytest.raises(ConnectionResetError):
             await loop.sock_recv(sock, 1)
 
@@ -125,25 +144,19 @@ async def test_half_open_client_may_come_back_meanwhile(mesh: SimulatedMesh, dia
     port = await node.listen_tcp()
     async with dial(port) as first:
         await first.configure()
-        outage = asyncio.create_task(node.fault(LinkFault.HALF_OPEN, seconds=60))
-        await asyncio.sleep(0)
-        async with dial(port) as second:
-            await second.configure()
+        async with suffering(node, LinkFault.HALF_OPEN), dial(port) as second:
+            await second.configure(8)
             await first.until(lambda: first.ended is not None)
-            await outage
             await second.configure(9)
             assert second.ended is None
 
 
 async def test_slow(mesh: SimulatedMesh, dial: Dial) -> None:
     node = mesh.node()
-    async with dial(await node.listen_tcp()) as client:
-        outage = asyncio.create_task(node.fault(LinkFault.SLOW, seconds=20))
-        await asyncio.sleep(0)
+    async with dial(await node.listen_tcp()) as client, suffering(node, LinkFault.SLOW):
         start = mesh.clock.monotonic()
         await client.configure()
         assert mesh.clock.monotonic() - start >= 0.9 * len(client.wire) / 400
-        await outage
 
 
 @pytest.mark.parametrize("fault", [LinkFault.GARBAGE, LinkFault.LOG_TEXT])
@@ -152,12 +165,10 @@ async def test_noise_between_frames(mesh: SimulatedMesh, dial: Dial, fault: Link
     async with dial(await node.listen_tcp()) as client:
         await client.configure(1)
         clean = len(client.wire)
-        outage = asyncio.create_task(node.fault(fault, seconds=20))
-        await asyncio.sleep(0)
-        await client.configure(2)
+        async with suffering(node, fault):
+            await client.configure(2)
         assert len(client.wire) - clean > clean + 40
         assert (b"[Router]" in client.wire) == (fault is LinkFault.LOG_TEXT)
-        await outage
 
 
 async def test_broken_frames(mesh: SimulatedMesh, dial: Dial) -> None:
@@ -177,42 +188,31 @@ async def test_broken_frames(mesh: SimulatedMesh, dial: Dial) -> None:
 async def test_config_that_never_ends(mesh: SimulatedMesh, dial: Dial) -> None:
     node = mesh.node()
     port = await node.listen_tcp()
-    outage = asyncio.create_task(node.fault(LinkFault.CONFIG_NEVER_ENDS, seconds=60))
-    await asyncio.sleep(0)
-    async with dial(port) as client:
+    async with suffering(node, LinkFault.CONFIG_NEVER_ENDS), dial(port) as client:
         client.send(want_config_id=1)
         await client.until(lambda: client.of("fileInfo"))
         await mesh.clock.sleep(20)
         assert client.of("config_complete_id") == []
-        async with dial(port) as again:
-            again.send(want_config_id=2)
-            await outage
-            await again.until(lambda: again.of("config_complete_id") == [2])
+    async with dial(port) as again:
+        await again.configure()
 
 
 async def test_slow_config(mesh: SimulatedMesh, dial: Dial) -> None:
     node = mesh.node()
     port = await node.listen_tcp()
-    outage = asyncio.create_task(node.fault(LinkFault.CONFIG_SLOW, seconds=60))
-    await asyncio.sleep(0)
-    async with dial(port) as client:
+    async with suffering(node, LinkFault.CONFIG_SLOW), dial(port) as client:
         start = mesh.clock.monotonic()
         await client.configure()
         assert mesh.clock.monotonic() - start > 30
-        await outage
 
 
 async def test_rival_takes_the_place_again_and_again(mesh: SimulatedMesh, dial: Dial) -> None:
     node = mesh.node()
     port = await node.listen_tcp()
-    outage = asyncio.create_task(node.fault(LinkFault.RIVAL, seconds=40))
-    lost = 0
-    while not outage.done():
-        async with dial(port) as client:
-            await client.until(lambda client=client: client.ended is not None or outage.done())  # type: ignore[misc]
-            lost += client.ended is not None
-    await outage
-    assert lost >= 3
+    async with suffering(node, LinkFault.RIVAL):
+        for _ in range(3):
+            async with dial(port) as client:
+                await client.until(lambda client=client: client.ended is not None)  # type: ignore[misc]
     assert node.peak_connections == 1, "the rival's own are not counted"
 
 
@@ -267,20 +267,26 @@ async def test_renumbering(mesh: SimulatedMesh, attach: Attach) -> None:
         await client.until(lambda: client.texts() == ["to the new number"])
 
 
-async def test_unplugged_port_comes_back_under_another_name(mesh: SimulatedMesh, tmp_path: Path) -> None:
+async def test_unplugged_port_comes_back_under_the_same_link(mesh: SimulatedMesh, tmp_path: Path) -> None:
     node = mesh.node()
     link = await node.open_pty(tmp_path / "by-id")
     descriptor = os.open(link, os.O_RDWR | os.O_NOCTTY)
-    outage = asyncio.create_task(node.fault(LinkFault.UNPLUG, seconds=20))
     try:
-        assert await eventually(lambda: not link.exists())
-        with pytest.raises(OSError, match="Input/output error"):
-            os.write(descriptor, b"x")
-        await outage
+        async with suffering(node, LinkFault.UNPLUG):
+            assert not link.exists()
+            assert await eventually(lambda: is_gone(descriptor))
         assert link.exists()
     finally:
         os.close(descriptor)
     assert link.readlink() == node.ports.serial_path
+
+
+def is_gone(descriptor: int) -> bool:
+    try:
+        os.write(descriptor, b"x")
+    except OSError:
+        return True
+    return False
 
 
 async def test_closing_in_the_middle_of_a_fault(mesh: SimulatedMesh) -> None:
