@@ -138,7 +138,7 @@ def test_no_packet_is_over_a_limit_or_empty_and_parts_are_numbered(
 
 
 @given(texts, limits, packet_counts)
-@example("https://example.org/" + "x" * 120 + " tail", (150, 160), 1)
+@example("https://example.org/" + "x" * 120 + " and a tail", (150, 160), 1)
 @example("word " * 30 + "y" * 140 + " and then the rest that is too much " * 3, (150, 160), 2)
 def test_every_word_is_kept_in_order_and_a_mark_tells_when_text_was_cut(
     text: str, limit: tuple[int, int], most: int
@@ -316,6 +316,14 @@ def test_5000_characters_end_with_an_honest_mark() -> None:
     assert [packet.parts for packet in packets] == [3, 3, 3]
     assert packets[-1].text.endswith('… [cut, say "go on"]')
     assert not any(CUT_MARK in packet.text for packet in packets[:-1])
+
+
+def test_what_fits_a_packet_but_not_beside_the_mark_is_cut_rather_than_leaving_the_last_packet_empty() -> None:
+    url = "https://example.org/" + "x" * 120
+    assert [packet.text for packet in cut(f"{url} and a tail", max_packets=1)] == [url[:130] + CUT_MARK]
+    first, last = cut(f"{'word ' * 28}{url} and a tail", max_packets=2)
+    assert first.text == "(1/2) " + "word " * 27 + "word"
+    assert last.text == f"(2/2) {url[:124]}{CUT_MARK}"
 
 
 def test_a_lone_surrogate_is_replaced() -> None:
