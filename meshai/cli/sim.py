@@ -7,15 +7,14 @@ import time
 from typing import Final
 
 import click
-from meshtastic.protobuf import config_pb2, portnums_pb2
 from rich.console import Console
 from rich.text import Text
 
-from meshai.airtime import PRESETS
 from meshai.clock import Clock, ScaledClock, SystemClock
 from meshai.messages import BROADCAST, node_id
-from meshai.sim.air import OnAir
+from meshai.sim.air import PRESET_NAMES, REGION_NAMES, OnAir
 from meshai.sim.mesh import SimulatedMesh
+from meshai.sim.packets import port_name
 
 DEFAULT_PORT: Final = 4403
 CHANNELS: Final = ("", "MeshAI")
@@ -32,8 +31,6 @@ RESIDENTS: Final = (
 """Long name, short name and role of the people on the mesh; with more of them the names begin again."""
 SHOWN: Final = 8
 HOME: Final = (44.058, -121.315)
-_PRESETS: Final = [name for name in config_pb2.Config.LoRaConfig.ModemPreset.keys() if name in PRESETS]  # noqa: SIM118
-_REGIONS: Final = [name for name in config_pb2.Config.LoRaConfig.RegionCode.keys() if name != "UNSET"]  # noqa: SIM118
 
 
 @click.command(
@@ -46,8 +43,17 @@ Examples:
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="0 takes any.")
 @click.option("--pty", is_flag=True, help="Offer a serial port (a pseudo-terminal), too.")
-@click.option("--preset", type=click.Choice(_PRESETS), default="LONG_FAST", show_default=True, metavar="NAME")
-@click.option("--region", type=click.Choice(_REGIONS), default="US", show_default=True, metavar="NAME")
+@click.option(
+    "--preset",
+    type=click.Choice(PRESET_NAMES),
+    default="LONG_FAST",
+    show_default=True,
+    metavar="NAME",
+    help="Modem preset.",
+)
+@click.option(
+    "--region", type=click.Choice(REGION_NAMES), default="US", show_default=True, metavar="NAME", help="Region."
+)
 @click.option("--people", type=click.IntRange(0, 1000), default=5, show_default=True, help="Other nodes on the mesh.")
 @click.option("--speed", type=click.FloatRange(0.1, 1000), default=1.0, help="How much faster than life time runs.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Another seed, other numbers and chances.")
@@ -145,8 +151,4 @@ def _content(packet: OnAir) -> str:
         return repr(packet.text)
     if packet.error is not None:
         return f"routing error {packet.error}" if packet.error else f"for {packet.request_id:08x}"
-    return (
-        portnums_pb2.PortNum.Name(packet.port)
-        if packet.port in portnums_pb2.PortNum.values()
-        else f"port {packet.port}"
-    )
+    return port_name(packet.port)

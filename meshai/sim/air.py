@@ -34,6 +34,11 @@ WIDE_KHZ: Final = {125: 406.25, 250: 812.5, 500: 1625.0}
 """What the presets' bandwidths become in region LORA_24 (firmware `MeshRadio.h`)."""
 
 
+PRESET_NAMES: Final = tuple(name for name, _ in config_pb2.Config.LoRaConfig.ModemPreset.items() if name in PRESETS)
+"""Presets that a client, too, has a name for."""
+REGION_NAMES: Final = tuple(name for name, code in config_pb2.Config.LoRaConfig.RegionCode.items() if code)
+
+
 class Cause(StrEnum):
     """Why something was transmitted."""
 

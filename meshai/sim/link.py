@@ -24,6 +24,8 @@ QUIET_AFTER_S: Final = 2.0
 SLOW_POLL_S: Final = 0.25
 """How often a node looks at a client it has not heard for a while; else every 5 ms, here at once."""
 RECHECK_S: Final = 0.5
+HELD_STATES: Final = frozenset({1, 4, 5})
+"""ESTABLISHED, FIN_WAIT1, FIN_WAIT2: the other end has not sent its FIN."""
 
 
 def frame(payload: bytes) -> bytes:
@@ -117,6 +119,16 @@ class Connection:
     def is_over(self) -> bool:
         """The node has done with it, whether or not the client has noticed."""
         return self._over.is_set()
+
+    @property
+    def is_held(self) -> bool:
+        """The client has not closed its end yet, as far as the kernel knows (where it can be asked)."""
+        sock = self._writer.get_extra_info("socket")
+        if sock is None or self._writer.transport.is_closing():
+            return False
+        if not hasattr(socket, "TCP_INFO"):
+            return True
+        return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in HELD_STATES
 
     async def serve(self) -> None:
         """Speak with the client until one side ends it, then wait for the client to close."""
@@ -237,7 +249,7 @@ class Connection:
                 self.reset()
 
     def _is_silent(self) -> bool:
-        return self._conditions().is_mute or not self._thawed.is_set()
+        return self._conditions().is_mute or not self._thawed.is_set() or self.is_over
 
     def _is_quiet(self) -> bool:
         return self._clock.monotonic() - self._last_heard > QUIET_AFTER_S

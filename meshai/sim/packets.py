@@ -33,6 +33,11 @@ RoutingError = mesh_pb2.Routing.Error
 Priority = mesh_pb2.MeshPacket.Priority
 
 
+def port_name(port: int) -> str:
+    """What the field calls a port; its number when nobody has named it."""
+    return str(portnums_pb2.PortNum.Name(port)) if port in portnums_pb2.PortNum.values() else f"port {port}"
+
+
 def sender_of(packet: mesh_pb2.MeshPacket) -> NodeNum:
     return int(getattr(packet, "from"))
 

@@ -37,7 +37,7 @@ class Ports:
     @property
     def open_connections(self) -> int:
         """TCP connections that a client has not closed yet, whatever the node thinks of them."""
-        return len(self._open)
+        return sum(connection.is_held for connection in self._open)
 
     # TCP.
 
@@ -95,6 +95,9 @@ class Ports:
                 pass
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:  # closed while this one was being accepted
+            writer.transport.abort()
+            return
         self.end_client()
         is_rival = writer.get_extra_info("peername")[:2] in self._rivals
         self.tcp = self._connection(reader, writer, hangs_up=True)
@@ -106,7 +109,7 @@ class Ports:
             return
         self.connects.append(self.firmware.air.clock.now())
         self._open.add(connection)
-        self.peak_connections = max(self.peak_connections, len(self._open))
+        self.peak_connections = max(self.peak_connections, self.open_connections)
         try:
             await connection.serve()
         finally:
@@ -166,14 +169,19 @@ class _Pty:
     """A pseudo-terminal as a USB serial port. We keep its far end open, as a port has no notion of being opened."""
 
     def __init__(
-        self, slave: int, link: Path | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        slave: int,
+        link: Path | None,
+        reading: asyncio.ReadTransport,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
         self.path = Path(os.ttyname(slave))
         self.link = link
         self.reader = reader
         self.writer = writer
+        self._reading = reading
         self._slave: int | None = slave
-        self._reading: asyncio.ReadTransport | None = None
 
     @classmethod
     async def open(cls, link: Path | None) -> "_Pty":
@@ -181,13 +189,13 @@ class _Pty:
         master, slave = os.openpty()
         tty.setraw(slave)
         reader = asyncio.StreamReader(limit=READ_BYTES)
-        protocol = asyncio.StreamReaderProtocol(reader)
-        reading, _ = await loop.connect_read_pipe(lambda: protocol, os.fdopen(os.dup(master), "rb", buffering=0))
-        writing, flow = await loop.connect_write_pipe(
-            lambda: asyncio.streams.FlowControlMixin(), os.fdopen(master, "wb", buffering=0)
+        reading, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(master), "rb", buffering=0)
         )
-        pty = cls(slave, link, reader, asyncio.StreamWriter(writing, flow, reader, loop))
-        pty._reading = reading
+        writing, flow = await loop.connect_write_pipe(
+            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), os.fdopen(master, "wb", buffering=0)
+        )
+        pty = cls(slave, link, reading, reader, asyncio.StreamWriter(writing, flow, reader, loop))
         if link is not None:
             _point(link, pty.path)
         return pty
@@ -197,8 +205,7 @@ class _Pty:
             return
         if not self.writer.transport.is_closing():
             self.writer.transport.abort()
-        if self._reading is not None:
-            self._reading.close()
+        self._reading.close()
         os.close(self._slave)
         self._slave = None
         if self.link is not None and self.link.is_symlink() and self.link.readlink() == self.path:

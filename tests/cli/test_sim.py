@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import IO
 
 import pytest
@@ -126,26 +127,37 @@ def test_port_in_use() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_lines_of_the_log_show_no_control_signs() -> None:
-    text = OnAir(
-        at=0.0,
-        by=1,
-        sender=1,
-        to=0xFFFFFFFF,
-        packet_id=255,
-        channel=0,
-        port=1,
-        payload=b"\x1b[31mred\n",
-        frame_bytes=30,
-        airtime_s=0.477,
-        cause=Cause.PEER,
-        reply_id=0,
-        request_id=0,
-        error=None,
-        is_tapback=False,
-        hop_limit=3,
-        want_ack=False,
-        pki=False,
-    )
-    shown = line(text).plain
-    assert shown.endswith(r"!00000001 → all peer, '\x1b[31mred\n'  [30 B, 0.477 s, id 000000ff]")
+TEXT = OnAir(
+    at=0.0,
+    by=1,
+    sender=1,
+    to=0xFFFFFFFF,
+    packet_id=255,
+    channel=0,
+    port=1,
+    payload=b"\x1b[31mred\n",
+    frame_bytes=30,
+    airtime_s=0.477,
+    cause=Cause.PEER,
+    reply_id=0,
+    request_id=0,
+    error=None,
+    is_tapback=False,
+    hop_limit=3,
+    want_ack=False,
+    pki=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("packet", "shown"),
+    [
+        (TEXT, r"!00000001 → all peer, '\x1b[31mred\n'  [30 B, 0.477 s, id 000000ff]"),
+        (replace(TEXT, to=2, port=5, cause=Cause.ACK, error=0, request_id=7), "→ !00000002 ack, for 00000007"),
+        (replace(TEXT, to=2, port=5, cause=Cause.NAK, error=35, request_id=7), "nak, routing error 35"),
+        (replace(TEXT, port=67), "peer, TELEMETRY_APP"),
+        (replace(TEXT, port=499), "peer, port 499"),
+    ],
+)
+def test_lines_of_the_log(packet: OnAir, shown: str) -> None:
+    assert shown in line(packet).plain
