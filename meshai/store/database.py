@@ -5,6 +5,7 @@ is held from BEGIN to COMMIT, and nothing but the database is awaited inside.
 """
 
 import asyncio
+import fcntl
 import logging
 import os
 import sqlite3
@@ -26,9 +27,9 @@ T = TypeVar("T")
 class Database:
     """An open, migrated database. Made by `open_database`."""
 
-    def __init__(self, connection: aiosqlite.Connection, name: str) -> None:
+    def __init__(self, connection: aiosqlite.Connection, path: Path) -> None:
         self._connection = connection
-        self._name = name
+        self.path = path
         self._lock = asyncio.Lock()
 
     @asynccontextmanager
@@ -47,12 +48,36 @@ class Database:
                     await _to_the_end(self._roll_back())
                     raise
             except sqlite3.Error as error:
-                raise StoreError(f"database {self._name}: {error}") from error
+                raise StoreError(f"database {self.path}: {error}") from error
 
     async def _roll_back(self) -> None:
         # None is open when BEGIN failed, or when the cancellation came during a COMMIT that went through.
         if self._connection.in_transaction:
             await self._connection.rollback()
+
+
+@asynccontextmanager
+async def alone(path: Path) -> AsyncIterator[None]:
+    """Hold the right to answer from this database: two programs would send each other's packets.
+
+    The kernel gives it back however the process ends. Raises StoreError while another program has it.
+    """
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(
+            f"cannot make {lock}: {error.strerror}; check its folder's rights or set storage.path"
+        ) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StoreError(f"another MeshAI is using {path}; stop it first, or set storage.path") from error
+        yield
+    finally:
+        os.close(descriptor)
 
 
 async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
@@ -96,7 +121,7 @@ async def open_database(path: Path) -> AsyncIterator[Database]:
             await _prepare(connection, str(path))
         except sqlite3.Error as error:
             raise StoreError(f"the database {path} cannot be used: {error}") from error
-        yield Database(connection, str(path))
+        yield Database(connection, path)
     finally:
         await _to_the_end(connection.close())
 

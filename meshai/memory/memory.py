@@ -1,0 +1,96 @@
+"""What the bot remembers: keeps turns, and makes the context for a question.
+
+Today this is the history of a conversation; summaries, facts and recall take their place behind the same methods.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+import aiosqlite
+
+from meshai.clock import Clock
+from meshai.memory import context, prompts
+from meshai.messages import Channel, Conversation, IncomingMessage, NodeNum, Turn, node_id
+from meshai.model.base import ChatMessage
+from meshai.store import turns
+from meshai.store.database import Database
+
+TURNS_READ: Final = 200
+"""Most turns looked at for one context; a radio's short texts fill any small model's budget long before."""
+
+
+class Memory:
+    """The turns of every conversation, and the prompt made from them."""
+
+    def __init__(self, database: Database, *, clock: Clock, persona: str, budget_tokens: Callable[[], int]) -> None:
+        self._database = database
+        self._clock = clock
+        self._persona = persona
+        self._budget_tokens = budget_tokens
+
+    async def heard(self, db: aiosqlite.Connection, exchange: int, message: IncomingMessage, question: str) -> None:
+        """Keep a question, in the transaction that notes it was heard."""
+        turn = Turn(message.conversation, question, message.sender, is_ours=False, at=message.heard_at)
+        await turns.add_question(db, exchange, turn, packet_id=message.packet_id, public_key=message.public_key)
+
+    async def said(
+        self,
+        db: aiosqlite.Connection,
+        exchange: int,
+        message: IncomingMessage,
+        text: str,
+        *,
+        me: NodeNum,
+        packet_id: int,
+    ) -> None:
+        """Keep what was queued as the answer, in the transaction that queues it."""
+        turn = Turn(message.conversation, text, me, is_ours=True, at=self._clock.now())
+        await turns.add_answer(db, exchange, turn, packet_id=packet_id)
+
+    async def context(
+        self,
+        exchange: int,
+        message: IncomingMessage,
+        question: str,
+        *,
+        name_of: Callable[[NodeNum], str],
+        room_characters: int,
+    ) -> context.Context:
+        """The prompt for a question: nothing said after it, nothing from another conversation.
+
+        `name_of` gives a node's (untrusted) name, empty when it is not known.
+        """
+        is_channel = isinstance(message.conversation, Channel)
+
+        def shown(node: NodeNum, text: str) -> str:
+            return prompts.spoken_by(name_of(node) or node_id(node), text) if is_channel else text
+
+        async def newest_first(db: aiosqlite.Connection) -> AsyncIterator[ChatMessage]:
+            async for turn in turns.newest(db, message.conversation, before=exchange, most=TURNS_READ):
+                if turn.is_ours:
+                    yield ChatMessage("assistant", turn.text)
+                else:
+                    yield ChatMessage("user", shown(turn.node, turn.text))
+
+        system = prompts.system_text(
+            self._persona,
+            name=None if is_channel else name_of(message.sender),
+            room_characters=room_characters,
+        )
+        async with self._database.transaction() as db:
+            return await context.fit(
+                system,
+                newest_first(db),
+                shown(message.sender, question),
+                budget_tokens=self._budget_tokens(),
+            )
+
+    async def count(self, conversation: Conversation, node: NodeNum) -> int:
+        """How many turns are kept of what `node` began in this conversation."""
+        async with self._database.transaction() as db:
+            return await turns.count(db, conversation, node)
+
+    async def forget(self, conversation: Conversation, node: NodeNum) -> int:
+        """Delete what `node` began in this conversation, answers too; returns how many turns went."""
+        async with self._database.transaction() as db:
+            return await turns.forget(db, conversation, node)
