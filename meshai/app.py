@@ -1,0 +1,282 @@
+"""Builds the parts, runs them, stops them in order.
+
+Stopping takes less than ten seconds whatever is happening: answers in progress get a moment, then packets waiting to
+be sent, then the radio is left. What is not finished stays in SQLite for the next start.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from meshai import __version__, builtin
+from meshai.clock import Clock
+from meshai.commands.base import Status
+from meshai.config import Config, database_path
+from meshai.errors import MeshAIError, StoreError
+from meshai.memory.memory import Memory
+from meshai.messages import TextLimits
+from meshai.model.base import LanguageModel
+from meshai.notify import Notifier
+from meshai.outbox import Outbox
+from meshai.radio.base import Radio
+from meshai.radio.meshtastic import MeshtasticRadio
+from meshai.registry import Registry
+from meshai.responder import Exchange, Responder
+from meshai.router import Router
+from meshai.store import life
+from meshai.store.database import Database, alone, open_database
+
+log = logging.getLogger(__name__)
+
+REPLIES_GRACE_S: Final = 2.0
+OUTBOX_GRACE_S: Final = 1.0
+ALIVE_EVERY_S: Final = 300.0
+"""How often it is noted that we listen: often enough to date what waited in the radio, rarely enough for an SD card."""
+CONTEXT_MARGIN: Final = 0.9
+"""Part of the context that prompts may fill, since tokens are estimated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A built program, for those who look inside: the demo, tests and benchmarks."""
+
+    database: Database
+    radio: Radio
+    outbox: Outbox
+    responder: Responder
+    memory: Memory
+
+
+@asynccontextmanager
+async def built(
+    config: Config, *, database: Database, radio: Radio, model: LanguageModel | None, clock: Clock, rng: random.Random
+) -> AsyncIterator[Parts]:
+    """Wire the parts and enter radio and model, the radio first, since it is what must not wait."""
+    registry = Registry()
+    builtin.register(registry)
+    started = clock.monotonic()
+
+    def budget_tokens() -> int:
+        room = config.model.context_tokens if model is None else model.context_tokens
+        return int((room - config.model.max_tokens) * CONTEXT_MARGIN)
+
+    memory = Memory(
+        database,
+        clock=clock,
+        persona=config.bot.persona,
+        budget_tokens=budget_tokens,
+    )
+    outbox = Outbox(
+        database,
+        radio,
+        clock=clock,
+        rng=rng,
+        gap_s=config.replies.gap_s,
+        worth_saying_s=config.radio.answer_within_s,
+    )
+
+    def status() -> Status:
+        me = radio.me
+        return Status(
+            uptime_s=clock.monotonic() - started,
+            radio=radio.state,
+            modem=f"{me.region} {me.preset}".strip() if me is not None else "",
+            model=model.name if model is not None else "",
+            answered=responder.answered,
+            waiting=outbox.waiting,
+        )
+
+    responder = Responder(
+        database=database,
+        radio=radio,
+        model=model,
+        memory=memory,
+        outbox=outbox,
+        router=Router(config.bot, config.channels, config.commands, registry.commands),
+        registry=registry,
+        status=status,
+        channels=config.channels,
+        replies=config.replies,
+        max_tokens=config.model.max_tokens,
+        clock=clock,
+        answer_within_s=config.radio.answer_within_s,
+    )
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(radio)
+        if model is not None:
+            await stack.enter_async_context(model)
+        yield Parts(database, radio, outbox, responder, memory)
+
+
+async def serve(parts: Parts, *, stop: asyncio.Event, clock: Clock, notifier: Notifier) -> None:
+    """Answer until `stop` is set, then finish in order."""
+    async with asyncio.TaskGroup() as services:
+        background = [
+            services.create_task(parts.outbox.run(), name="outbox"),
+            services.create_task(_note_life(parts.database, parts.radio, clock), name="life"),
+            services.create_task(_watchdog(parts.radio, notifier, clock), name="watchdog"),
+        ]
+        notifier.ready()
+        try:
+            async with asyncio.TaskGroup() as replies:
+                answering: set[asyncio.Task[None]] = set()
+                await _listen(parts, stop, replies, answering)
+                if not stop.is_set():
+                    # The radio itself has ended, as a terminal's input does: no reason to hurry.
+                    await _unless(stop, _finished(answering, parts.outbox))
+                notifier.stopping()
+                log.info("stopping: %d answers in progress", len(answering))
+                if answering:
+                    await asyncio.wait(answering, timeout=REPLIES_GRACE_S)
+                for task in answering:
+                    task.cancel()
+            await _within(OUTBOX_GRACE_S, parts.outbox.drained())
+        finally:
+            for task in background:
+                task.cancel()
+    try:
+        async with parts.database.transaction() as db:
+            await life.listening(db, clock.now())
+    except StoreError as error:
+        log.warning("cannot note the time of the stop: %s", error)
+
+
+async def _listen(
+    parts: Parts, stop: asyncio.Event, replies: asyncio.TaskGroup, answering: set[asyncio.Task[None]]
+) -> None:
+    """Hear messages one by one and answer each in a task of its own, until told to stop."""
+
+    def answer(exchange: Exchange) -> None:
+        task = replies.create_task(
+            _guard(parts.responder.respond(exchange), exchange), name=f"answer to {exchange.message.packet_id:08x}"
+        )
+        answering.add(task)
+        task.add_done_callback(answering.discard)
+
+    async def listen() -> None:
+        await parts.radio.ready()
+        for exchange in await parts.responder.unanswered():
+            answer(exchange)
+        async for message in parts.radio.messages():
+            try:
+                exchange_or_none = await parts.responder.hear(message)
+            except MeshAIError as error:
+                log.error("packet %08x is lost: %s", message.packet_id, error)
+                continue
+            if exchange_or_none is not None:
+                answer(exchange_or_none)
+
+    listening = asyncio.create_task(listen(), name="listen")
+    stopping = asyncio.create_task(stop.wait(), name="stop signal")
+    try:
+        await asyncio.wait({listening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        parts.radio.stop()
+        if not parts.radio.is_connected:
+            listening.cancel()
+        await asyncio.wait({listening}, timeout=REPLIES_GRACE_S)
+    finally:
+        listening.cancel()
+        stopping.cancel()
+        ended = await asyncio.gather(listening, stopping, return_exceptions=True)
+    for result in ended:
+        if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
+            raise result
+
+
+async def _guard(answering: Coroutine[Any, Any, None], exchange: Exchange) -> None:
+    """The one place that catches everything for a message: it is logged and dropped, and the bot goes on."""
+    try:
+        await answering
+    except Exception:
+        log.exception("packet %08x stays unanswered by a fault of ours", exchange.message.packet_id)
+
+
+async def _note_life(database: Database, radio: Radio, clock: Clock) -> None:
+    while True:
+        if radio.is_connected:
+            try:
+                async with database.transaction() as db:
+                    await life.listening(db, clock.now())
+            except StoreError as error:
+                log.warning("cannot note that we listen: %s", error)
+        await clock.sleep(ALIVE_EVERY_S)
+
+
+async def _watchdog(radio: Radio, notifier: Notifier, clock: Clock) -> None:
+    """Tell systemd that this loop turns, and in one line how the radio is."""
+    interval_s = min(notifier.watchdog_interval_s or 60.0, 60.0) / 2
+    said = ""
+    while True:
+        notifier.watchdog()
+        if radio.state != said:
+            said = radio.state
+            notifier.status(said)
+        await clock.sleep(interval_s)
+
+
+async def _finished(answering: set[asyncio.Task[None]], outbox: Outbox) -> None:
+    if answering:
+        await asyncio.wait(answering)
+    await outbox.drained()
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work, but not beyond the moment `stop` is set."""
+    tasks = {asyncio.create_task(work), asyncio.create_task(stop.wait())}
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await work
+    except TimeoutError:
+        log.info("packets not sent in time stay for the next start")
+
+
+async def run(
+    config: Config,
+    *,
+    clock: Clock,
+    rng: random.Random,
+    stop: asyncio.Event,
+    notifier: Notifier,
+    radio: Radio | None = None,
+    model: LanguageModel | None = None,
+    watch: Callable[[Parts], Coroutine[Any, Any, None]] | None = None,
+) -> None:
+    """The whole program until `stop` is set. `radio` and `model` take the place of the configured ones.
+
+    `watch` runs beside it and may look inside; it is cancelled at the end.
+    """
+    path = database_path(config)
+    async with alone(path), open_database(path) as database:
+        if radio is None:
+            async with database.transaction() as db:
+                away_since = await life.last_listened(db)
+            radio = MeshtasticRadio(
+                config.radio,
+                TextLimits(config.replies.channel_bytes, config.replies.direct_bytes),
+                clock=clock,
+                rng=rng,
+                away_since=away_since,
+            )
+        model = model or builtin.model(config.model, clock=clock)
+        log.info("MeshAI %s, database %s, model %s", __version__, database.path, model.name if model else "none")
+        async with built(config, database=database, radio=radio, model=model, clock=clock, rng=rng) as parts:
+            watching = asyncio.create_task(watch(parts), name="watch") if watch is not None else None
+            try:
+                await serve(parts, stop=stop, clock=clock, notifier=notifier)
+            finally:
+                if watching is not None:
+                    watching.cancel()
+                    await asyncio.gather(watching, return_exceptions=True)

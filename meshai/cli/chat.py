@@ -1,0 +1,72 @@
+"""`meshai chat`: the bot in this terminal, as if you were a node writing to it directly."""
+
+import asyncio
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import nullcontext
+
+import click
+from prompt_toolkit import PromptSession
+from prompt_toolkit.patch_stdout import patch_stdout
+
+from meshai import app
+from meshai.cli import ConfigSource, logs
+from meshai.clock import SystemClock
+from meshai.config import Config, database_path
+from meshai.messages import TextLimits
+from meshai.notify import Notifier
+from meshai.radio.console import ConsoleRadio, lines_of
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  meshai chat
+  echo "What is a dipole?" | meshai chat"""
+)
+@click.pass_obj
+def chat(source: ConfigSource) -> None:
+    """Talk to the bot in this terminal instead of by radio.
+
+    Same model, same commands, same packets as on the air; the talk is kept in chat.db, apart from the radio's.
+    Ctrl-D ends.
+    """
+    config = source.config
+    logs.set_up("warning", is_journal=False)
+    is_terminal = sys.stdin.isatty()
+    with patch_stdout(raw=True) if is_terminal else nullcontext():
+        asyncio.run(_chat(config, is_terminal=is_terminal))
+
+
+async def _chat(config: Config, *, is_terminal: bool) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    if is_terminal:
+        click.echo("Write to MeshAI; !help lists its commands, Ctrl-D ends.")
+    # A terminal needs no pause between packets, and a running service its own database.
+    config = config.model_copy(
+        update={
+            "replies": config.replies.model_copy(update={"gap_s": 0.0}),
+            "storage": config.storage.model_copy(update={"path": database_path(config).with_name("chat.db")}),
+        }
+    )
+    clock = SystemClock()
+    radio = ConsoleRadio(
+        TextLimits(config.replies.channel_bytes, config.replies.direct_bytes),
+        clock=clock,
+        lines=_typed() if is_terminal else lines_of(sys.stdin),
+        show=lambda text: click.echo(click.style("MeshAI> ", fg="green") + text),
+    )
+    await app.run(config, clock=clock, rng=random.SystemRandom(), stop=stop, notifier=Notifier({}), radio=radio)
+
+
+async def _typed() -> AsyncIterator[str]:
+    prompt: PromptSession[str] = PromptSession("You> ")
+    while True:
+        try:
+            yield await prompt.prompt_async()
+        except (EOFError, KeyboardInterrupt):
+            return

@@ -1,0 +1,258 @@
+"""One message in, packets out.
+
+Theory of operation. `hear` decides and, for what deserves an answer, notes it in SQLite, one message at a time in order
+of arrival. `respond` then answers it: questions of one node one after the other, of different nodes in parallel,
+commands at once. An answer is queued, remembered and its question settled in one transaction, so that a crash at any
+moment leaves a question either fully unanswered (the next start answers it) or fully answered.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from meshai.chunker import split, text_of
+from meshai.clock import Clock
+from meshai.commands.base import Request, Status
+from meshai.config import ChannelSettings, ReplySettings
+from meshai.errors import CommandError, ModelError, ModelRefused, ModelTimeout, StoreError
+from meshai.memory.memory import Memory
+from meshai.messages import Address, Command, Decision, Ignore, IncomingMessage, Node, NodeNum, Prompt, Reply, node_id
+from meshai.model.base import LanguageModel
+from meshai.outbox import Outbox
+from meshai.plaintext import disarm, plain
+from meshai.radio.base import Radio
+from meshai.registry import Registry
+from meshai.router import Router
+from meshai.store import heard
+from meshai.store.database import Database
+
+log = logging.getLogger(__name__)
+
+MOST_TRIES: Final = 3
+"""Process starts that may find a question unanswered; one that is there after more may be what kills the process."""
+MOST_AT_ONCE: Final = 8
+"""Questions before the model at one time; the others wait their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A heard message that is owed an answer."""
+
+    number: int
+    message: IncomingMessage
+    decision: Command | Prompt
+
+
+class Responder:
+    """Decides, asks, answers. It knows the seams only, never a concrete radio or model."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        radio: Radio,
+        model: LanguageModel | None,
+        memory: Memory,
+        outbox: Outbox,
+        router: Router,
+        registry: Registry,
+        status: Callable[[], Status],
+        channels: ChannelSettings,
+        replies: ReplySettings,
+        max_tokens: int,
+        clock: Clock,
+        answer_within_s: float,
+    ) -> None:
+        self._database = database
+        self._radio = radio
+        self._model = model
+        self._memory = memory
+        self._outbox = outbox
+        self._router = router
+        self._registry = registry
+        self._status = status
+        self._channels = channels
+        self._replies = replies
+        self._max_tokens = max_tokens
+        self._clock = clock
+        self._answer_within_s = answer_within_s
+        self._turnstiles: dict[NodeNum, _Turnstile] = {}
+        self._at_once = asyncio.Semaphore(MOST_AT_ONCE)
+        self.answered = 0
+        """Messages answered since the start, apologies included."""
+        self.apologies = 0
+        """Questions the model gave no answer to."""
+
+    async def hear(self, message: IncomingMessage) -> Exchange | None:
+        """Decide on a message, and note it if it will be answered. Returns None for silence."""
+        decision = self._route(message)
+        _log_heard(message, decision)
+        if isinstance(decision, Ignore):
+            return None
+        async with self._database.transaction() as db:
+            number = await heard.add(db, message)
+            if number is None:
+                log.debug("silent on packet %08x: answered before", message.packet_id)
+                return None
+            if isinstance(decision, Prompt):
+                await self._memory.heard(db, number, message, decision.text)
+        return Exchange(number, message, decision)
+
+    async def unanswered(self) -> Sequence[Exchange]:
+        """What the last process heard and did not answer, in order of arrival. Needs a connected radio."""
+        owed: list[Exchange] = []
+        async with self._database.transaction() as db:
+            for number, tries, message in await heard.unsettled(db):
+                decision = self._route(message)
+                match decision:
+                    case Ignore(reason):
+                        pass
+                    case _ if tries >= MOST_TRIES:
+                        reason = f"unanswered over {tries} starts"
+                    case _ if self._clock.now() - message.heard_at > self._answer_within_s:
+                        reason = "it was asked too long ago"
+                    case Command() | Prompt():
+                        owed.append(Exchange(number, message, decision))
+                        continue
+                await heard.settle(db, number)
+                log.warning(
+                    "packet %08x from %s, heard before the start, stays unanswered: %s",
+                    message.packet_id,
+                    node_id(message.sender),
+                    reason,
+                )
+        return owed
+
+    async def respond(self, exchange: Exchange) -> None:
+        """Answer one message, or settle it in silence."""
+        match exchange.decision:
+            case Command() as command:
+                await self._say(exchange, await self._run(command, exchange.message))
+            case Prompt(question):
+                async with self._in_order(exchange.message.sender):
+                    await self._say(exchange, await self._ask(exchange, question))
+
+    def _route(self, message: IncomingMessage) -> Decision:
+        me = self._radio.me
+        if me is None:
+            return Ignore("our own node is not known yet")
+        return self._router.route(message, me.node)
+
+    async def _run(self, command: Command, message: IncomingMessage) -> Reply:
+        request = Request(
+            message, command.argument, self._node(message.sender), self._memory, self._status, self._registry.commands
+        )
+        try:
+            return await self._registry.commands[command.name].run(request)
+        except CommandError as error:
+            return Reply(str(error) if message.is_direct else "")
+        except StoreError as error:
+            log.error("!%s failed: %s", command.name, error)
+            return Reply("My memory cannot be reached right now." if message.is_direct else "")
+
+    async def _ask(self, exchange: Exchange, question: str) -> Reply:
+        """The model's answer, or a short honest text to the person (on a channel: silence) when there is none."""
+        message = exchange.message
+        try:
+            if self._model is None:
+                raise _NoModel
+            nodes = self._radio.nodes()
+            limit = min(self._address(message).limit_bytes, self._replies.max_characters)
+            context = await self._memory.context(
+                exchange.number,
+                message,
+                question,
+                name_of=lambda number: nodes.get(number, Node(number)).long_name,
+                room_characters=limit * self._replies.max_packets,
+            )
+            log.debug("asking with %d turns, about %d tokens", context.turns, context.tokens)
+            async with self._at_once:
+                completion = await self._model.complete(context.messages, max_tokens=self._max_tokens)
+            text = plain(completion.text)
+            if not text:
+                raise ModelRefused("the answer held no text but reasoning or markup; raise model.max_tokens?")
+            return Reply(text, remember=True)
+        except ModelError as error:
+            self.apologies += 1
+            if not isinstance(error, _NoModel):
+                log.warning("no answer for %s: %s", node_id(message.sender), error)
+            return Reply(_apology(error) if message.is_direct else "")
+
+    async def _say(self, exchange: Exchange, reply: Reply) -> None:
+        """Cut the reply into packets, queue and remember them, and settle the question, all or nothing."""
+        message, me = exchange.message, self._radio.me
+        packets = split(
+            disarm(reply.text),
+            self._address(message),
+            max_packets=self._replies.max_packets,
+            max_characters=self._replies.max_characters,
+        )
+        async with self._database.transaction() as db:
+            first_id = await self._outbox.add(db, exchange.number, packets)
+            if reply.remember and me is not None:
+                await self._memory.said(
+                    db, exchange.number, message, text_of(packets), me=me.node.number, packet_id=first_id
+                )
+            await heard.settle(db, exchange.number)
+        self._outbox.wake()
+        if packets:
+            self.answered += 1
+
+    def _address(self, message: IncomingMessage) -> Address:
+        return message.reply_address(direct=self._channels.reply_by == "direct")
+
+    def _node(self, number: NodeNum) -> Node:
+        return self._radio.nodes().get(number, Node(number))
+
+    @asynccontextmanager
+    async def _in_order(self, sender: NodeNum) -> AsyncIterator[None]:
+        """Questions of one node pass one at a time, in the order they came."""
+        turnstile = self._turnstiles.setdefault(sender, _Turnstile())
+        turnstile.waiting += 1
+        try:
+            async with turnstile.lock:
+                yield
+        finally:
+            turnstile.waiting -= 1
+            if not turnstile.waiting:
+                del self._turnstiles[sender]
+
+
+class _Turnstile:
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.waiting = 0
+
+
+class _NoModel(ModelError):
+    """No model is set up: known since the start, not worth a log line each time."""
+
+
+def _apology(error: ModelError) -> str:
+    match error:
+        case _NoModel():
+            return "No language model is set up here, so I only answer commands: !help"
+        case ModelTimeout():
+            return "Sorry, my language model did not answer in time. Please ask again later."
+        case ModelRefused():
+            return "Sorry, my language model gave no usable answer. Please ask in other words."
+        case _:
+            return "Sorry, I can't reach my language model right now. Commands still work: !help"
+
+
+def _log_heard(message: IncomingMessage, decision: Decision) -> None:
+    if isinstance(decision, Ignore):
+        log.debug("silent on packet %08x from %s: %s", message.packet_id, node_id(message.sender), decision.reason)
+        return
+    log.info(
+        "heard packet %08x from %s on %s, %d bytes: %s",
+        message.packet_id,
+        node_id(message.sender),
+        "direct" if message.is_direct else message.conversation,
+        len(message.text.encode(errors="replace")),
+        f"!{decision.name}" if isinstance(decision, Command) else "a question",
+    )
+    log.debug("packet %08x says: %r", message.packet_id, message.text)

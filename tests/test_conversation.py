@@ -1,0 +1,331 @@
+"""Whole stories: from a text on the radio to packets in the air, through the real store, router and outbox."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from meshai.app import Parts, built, serve
+from meshai.clock import ScaledClock
+from meshai.config import BotSettings, ChannelSettings, Config, ModelSettings, ReplySettings
+from meshai.errors import ModelRefused, ModelTimeout, ModelUnavailable
+from meshai.messages import Channel, Direct, Node
+from meshai.model.base import ChatMessage
+from meshai.notify import Notifier
+from meshai.store.database import open_database
+from meshai.testing import FakeRadio, ScriptedModel
+
+ANNA, BEN = 0xA11A, 0xBE17
+
+
+def echo(messages: Sequence[ChatMessage]) -> str:
+    return f"You said {messages[-1].content}"
+
+
+class Story:
+    """A running bot on a fake radio."""
+
+    def __init__(self, parts: Parts, radio: FakeRadio, model: ScriptedModel, clock: ScaledClock) -> None:
+        self.parts, self.radio, self.model, self.clock = parts, radio, model, clock
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not holds():
+                await self.clock.sleep(0.2)
+
+    async def quiet(self, seconds: float = 8) -> None:
+        """Let everything pending come to its end."""
+        await self.clock.sleep(seconds)
+        async with asyncio.timeout(20):
+            await self.parts.outbox.drained()
+
+    def said_to(self, destination: Direct | Channel) -> list[str]:
+        return [packet.text for packet in self.radio.sent if packet.address.destination == destination]
+
+
+@asynccontextmanager
+async def story(
+    folder: Path,
+    *,
+    answer: Callable[[Sequence[ChatMessage]], str | Exception] = echo,
+    config: Config | None = None,
+    radio: FakeRadio | None = None,
+    has_model: bool = True,
+    clock: ScaledClock | None = None,
+) -> AsyncIterator[Story]:
+    clock = clock or ScaledClock(50, start=1_800_000_000)
+    radio = radio or FakeRadio(nodes=[Node(ANNA, "Anna"), Node(BEN, "Ben")])
+    model, stop = ScriptedModel(answer), asyncio.Event()
+    async with (
+        open_database(folder / "meshai.db") as database,
+        built(
+            config or Config(),
+            database=database,
+            radio=radio,
+            model=model if has_model else None,
+            clock=clock,
+            rng=random.Random(7),
+        ) as parts,
+    ):
+        task = asyncio.create_task(serve(parts, stop=stop, clock=clock, notifier=Notifier({})))
+        try:
+            yield Story(parts, radio, model, clock)
+        finally:
+            stop.set()
+            await task
+
+
+async def test_a_direct_question_is_answered_to_its_sender_in_reply(tmp_path: Path) -> None:
+    async with story(tmp_path) as told:
+        told.radio.hear("hello", sender=ANNA, packet_id=77)
+        await told.until(lambda: bool(told.radio.sent))
+    packet = told.radio.sent[0]
+    assert packet.text == "You said hello"
+    assert (packet.address.destination, packet.address.reply_to) == (Direct(ANNA), 77)
+    assert 'named "Anna"' in told.model.requests[0][0].content
+
+
+async def test_a_second_question_brings_the_first_exchange_along_and_no_one_elses(tmp_path: Path) -> None:
+    async with story(tmp_path) as told:
+        told.radio.hear("my dog is Rex", sender=ANNA)
+        told.radio.hear("my code is 4711", sender=BEN)
+        await told.until(lambda: len(told.radio.sent) == 2)
+        told.radio.hear("what is my dog called?", sender=ANNA)
+        await told.until(lambda: len(told.radio.sent) == 3)
+    last = [message.content for message in told.model.requests[-1][1:]]
+    assert last == ["my dog is Rex", "You said my dog is Rex", "what is my dog called?"]
+
+
+async def test_direct_talk_never_enters_a_channel(tmp_path: Path) -> None:
+    async with story(tmp_path) as told:
+        told.radio.hear("my secret is plum", sender=ANNA)
+        await told.until(lambda: len(told.radio.sent) == 1)
+        told.radio.hear("@MeshAI what is my secret?", sender=ANNA, channel=2)
+        await told.until(lambda: len(told.radio.sent) == 2)
+    assert "plum" not in str(told.model.requests[-1])
+    assert told.model.requests[-1][-1].content == "Anna: what is my secret?"
+    assert told.radio.sent[-1].address.destination == Channel(2)
+
+
+async def test_one_nodes_questions_are_answered_in_order_and_others_do_not_wait(tmp_path: Path) -> None:
+    async with story(tmp_path) as told:
+        told.model.gate.clear()
+        told.radio.hear("first", sender=ANNA)
+        told.radio.hear("second", sender=ANNA)
+        told.radio.hear("ben's", sender=BEN)
+        await told.until(lambda: len(told.model.requests) == 2)
+        await told.clock.sleep(5)
+        assert sorted(request[-1].content for request in told.model.requests) == ["ben's", "first"]
+        told.radio.hear("!ping", sender=ANNA)
+        await told.until(lambda: len(told.radio.sent) == 1)
+        assert told.radio.sent[0].text.startswith("pong")
+        told.model.gate.set()
+        await told.until(lambda: len(told.radio.sent) == 4)
+    assert told.said_to(Direct(ANNA))[1:] == ["You said first", "You said second"]
+    second = next(request for request in told.model.requests if request[-1].content == "second")
+    assert [message.content for message in second[1:]] == ["first", "You said first", "second"]
+
+
+async def test_the_same_packet_is_answered_once_also_after_a_restart(tmp_path: Path) -> None:
+    async with story(tmp_path) as told:
+        told.radio.hear("hello", sender=ANNA, packet_id=5)
+        told.radio.hear("hello", sender=ANNA, packet_id=5)
+        await told.until(lambda: bool(told.radio.sent))
+        await told.quiet()
+        told.radio.hear("hello", sender=ANNA, packet_id=6)
+        await told.until(lambda: len(told.radio.sent) == 2)
+    async with story(tmp_path) as again:
+        again.radio.hear("hello", sender=ANNA, packet_id=5)
+        await again.quiet()
+    assert again.radio.sent == []
+    assert again.model.requests == []
+
+
+async def test_what_deserves_silence_gets_it_everywhere(tmp_path: Path) -> None:
+    config = Config(bot=BotSettings(ignore_nodes=("!0000be17",)))
+    async with story(tmp_path, config=config) as told:
+        radio = told.radio
+        radio.hear("hi", sender=radio.me.node.number)
+        radio.hear("👍", is_tapback=True)
+        radio.hear(" \n​")
+        radio.hear("from the past", is_stale=True)
+        radio.hear("from the internet", via_mqtt=True)
+        radio.hear("ignored", sender=BEN)
+        radio.hear("@MeshAI on the primary channel", channel=0)
+        radio.hear("nobody asked you", channel=2)
+        radio.hear("!weather", channel=2)
+        await told.quiet()
+    assert (radio.sent, told.model.requests) == ([], [])
+
+
+async def test_a_channel_question_can_be_answered_by_direct_message(tmp_path: Path) -> None:
+    config = Config(channels=ChannelSettings(reply_by="direct"))
+    async with story(tmp_path, config=config) as told:
+        told.radio.hear("MeshAI: hi", sender=ANNA, channel=3)
+        await told.until(lambda: bool(told.radio.sent))
+    assert told.radio.sent[0].address.destination == Direct(ANNA)
+    assert told.radio.sent[0].address.limit_bytes == 200
+
+
+async def test_a_long_answer_leaves_in_numbered_parts_and_memory_keeps_what_was_sent(tmp_path: Path) -> None:
+    words = " ".join(f"слово{number}" for number in range(200))
+    config = Config(replies=ReplySettings(max_packets=3))
+    async with story(tmp_path, answer=lambda _: words, config=config) as told:
+        told.radio.hear("tell me", sender=ANNA)
+        await told.until(lambda: len(told.radio.sent) == 3)
+        told.radio.hear("go on", sender=ANNA)
+        await told.until(lambda: len(told.radio.sent) == 6)
+    parts = told.said_to(Direct(ANNA))[:3]
+    assert [part[:6] for part in parts] == ["(1/3) ", "(2/3) ", "(3/3) "]
+    assert all(len(part) <= 150 and len(part.encode()) <= 200 for part in parts)
+    remembered = told.model.requests[1][2].content
+    assert remembered.startswith("слово0 слово1 ")
+    assert "слово150" not in remembered
+
+
+async def test_reasoning_and_markdown_never_leave_nor_stay(tmp_path: Path) -> None:
+    async with story(tmp_path, answer=lambda _: "<think>hmm</think>**Yes**, `2*3*4` is 24.") as told:
+        told.radio.hear("2*3*4?", sender=ANNA)
+        await told.until(lambda: bool(told.radio.sent))
+        told.radio.hear("sure?", sender=ANNA)
+        await told.until(lambda: len(told.radio.sent) == 2)
+    assert told.radio.sent[0].text == "Yes, 2*3*4 is 24."
+    assert told.model.requests[1][2].content == "Yes, 2*3*4 is 24."
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ModelTimeout("slow"), "in time"),
+        (ModelUnavailable("http://x/v1: 401, wrong key"), "can't reach"),
+        (ModelRefused("empty"), "no usable answer"),
+    ],
+)
+async def test_a_model_error_is_told_once_in_direct_and_never_on_a_channel(
+    tmp_path: Path, error: Exception, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers: list[str | Exception] = [error, error, "fine"]
+    async with story(tmp_path, answer=lambda _: answers.pop(0)) as told:
+        told.radio.hear("first", sender=ANNA)
+        await told.until(lambda: bool(told.radio.sent))
+        told.radio.hear("@MeshAI second", sender=ANNA, channel=2)
+        await told.until(lambda: len(told.model.requests) == 2)
+        await told.quiet()
+        told.radio.hear("third", sender=ANNA)
+        await told.until(lambda: len(told.radio.sent) == 2)
+    assert words in told.radio.sent[0].text
+    assert told.said_to(Channel(2)) == []
+    assert sum(str(error) in record.getMessage() for record in caplog.records) == 2
+    assert [message.content for message in told.model.requests[2][1:]] == ["first\nthird"]
+
+
+async def test_nothing_but_reasoning_is_a_refusal(tmp_path: Path) -> None:
+    async with story(tmp_path, answer=lambda _: "<think>I wonder") as told:
+        told.radio.hear("hm?", sender=ANNA)
+        await told.until(lambda: bool(told.radio.sent))
+    assert "no usable answer" in told.radio.sent[0].text
+
+
+async def test_without_a_model_commands_work_and_questions_are_told_so(tmp_path: Path) -> None:
+    async with story(tmp_path, has_model=False) as told:
+        told.radio.hear("hello", sender=ANNA)
+        told.radio.hear("!status", sender=BEN)
+        told.radio.hear("@MeshAI hello", sender=BEN, channel=2)
+        await told.until(lambda: len(told.radio.sent) == 2)
+        await told.quiet()
+    assert "only answer commands" in told.said_to(Direct(ANNA))[0]
+    assert "no language model" in told.said_to(Direct(BEN))[0]
+    assert told.said_to(Channel(2)) == []
+
+
+async def test_reset_forgets_also_the_answer_that_is_being_written(tmp_path: Path) -> None:
+    async with story(tmp_path) as told:
+        told.radio.hear("my code is 4711", sender=ANNA)
+        await told.until(lambda: len(told.radio.sent) == 1)
+        told.model.gate.clear()
+        told.radio.hear("repeat it", sender=ANNA)
+        await told.until(lambda: len(told.model.requests) == 2)
+        told.radio.hear("!reset", sender=ANNA)
+        await told.until(lambda: len(told.radio.sent) == 2)
+        told.model.gate.set()
+        await told.until(lambda: len(told.radio.sent) == 3)
+        told.radio.hear("what do you know?", sender=ANNA)
+        await told.until(lambda: len(told.radio.sent) == 4)
+    assert [message.content for message in told.model.requests[-1][1:]] == ["what do you know?"]
+
+
+async def test_a_question_in_hand_at_the_end_is_answered_at_the_next_start(tmp_path: Path) -> None:
+    async with story(tmp_path) as told:
+        told.model.gate.clear()
+        told.radio.hear("are you there?", sender=ANNA, packet_id=9)
+        told.radio.hear("and now?", sender=ANNA, packet_id=10)
+        await told.until(lambda: bool(told.model.requests))
+    assert told.radio.sent == []
+    async with story(tmp_path, clock=told.clock) as again:
+        await again.until(lambda: len(again.radio.sent) == 2)
+        await again.quiet()
+    assert again.said_to(Direct(ANNA)) == ["You said are you there?", "You said and now?"]
+    async with story(tmp_path, clock=told.clock) as third:
+        await third.quiet()
+    assert third.radio.sent == []
+
+
+async def test_a_question_from_too_long_ago_is_settled_in_silence(tmp_path: Path) -> None:
+    async with story(tmp_path) as told:
+        told.model.gate.clear()
+        told.radio.hear("are you there?", sender=ANNA, heard_at=told.clock.now() - 3600)
+        await told.until(lambda: bool(told.model.requests))
+    async with story(tmp_path, clock=told.clock) as again:
+        await again.quiet()
+    assert again.radio.sent == []
+
+
+async def test_a_question_that_keeps_killing_the_process_is_given_up(tmp_path: Path) -> None:
+    clock = ScaledClock(50, start=1_800_000_000)
+    asked = 0
+    for start in range(6):
+        async with story(tmp_path, clock=clock) as told:
+            told.model.gate.clear()
+            if start == 0:
+                told.radio.hear("poison", sender=ANNA, heard_at=clock.now())
+                await told.until(lambda: bool(told.model.requests))
+            await told.quiet(3)
+            asked += len(told.model.requests)
+    assert asked == 4
+
+
+async def test_a_fault_of_ours_costs_one_message_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def answer(messages: Sequence[ChatMessage]) -> str | Exception:
+        return RuntimeError("bug") if messages[-1].content == "bad" else "fine"
+
+    async with story(tmp_path, answer=answer) as told:
+        told.radio.hear("bad", sender=ANNA)
+        told.radio.hear("good", sender=BEN)
+        await told.until(lambda: bool(told.radio.sent))
+        assert told.said_to(Direct(BEN)) == ["fine"]
+        told.radio.hear("good", sender=ANNA)
+        await told.until(lambda: len(told.radio.sent) == 2)
+    assert "by a fault of ours" in caplog.text
+
+
+async def test_stopping_before_there_was_ever_a_radio_ends_at_once(tmp_path: Path) -> None:
+    radio = FakeRadio()
+    radio.unplug()
+    async with asyncio.timeout(5), story(tmp_path, radio=radio) as told:
+        await told.clock.sleep(1)
+    assert radio.sent == []
+
+
+async def test_a_prompt_never_exceeds_its_budget_over_a_long_talk(tmp_path: Path) -> None:
+    config = Config(model=ModelSettings(context_tokens=700, max_tokens=200))
+    async with story(tmp_path, config=config, answer=lambda _: "ja " * 40, clock=ScaledClock(2000)) as told:
+        for number in range(60):
+            told.radio.hear(f"{number} " + "довольно длинный вопрос " * 4, sender=ANNA, heard_at=told.clock.now())
+        await told.until(lambda: len(told.model.requests) == 60)
+    for request in told.model.requests:
+        assert sum(len(message.content.encode()) for message in request) / 3 < 500
+        assert request[0].role == "system"
+        assert request[-1].role == "user"
