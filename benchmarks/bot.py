@@ -1,0 +1,24 @@
+"""The bot with a pause between texts that is shorter than the settings allow, for `benchmarks.core`."""
+
+import asyncio
+import random
+import signal
+import sys
+from pathlib import Path
+
+from meshai import app
+from meshai.clock import SystemClock
+from meshai.config import load
+from meshai.notify import Notifier
+
+
+async def main(settings: Path, gap_s: float) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    config = load(settings)
+    config = config.model_copy(update={"replies": config.replies.model_copy(update={"gap_s": gap_s})})
+    await app.run(config, clock=SystemClock(), rng=random.SystemRandom(), stop=stop, notifier=Notifier({}))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), float(sys.argv[2])))

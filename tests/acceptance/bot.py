@@ -1,0 +1,83 @@
+"""The whole program against a simulated node over TCP and a real HTTP model server, for tests that ask much of it.
+
+Run as a module it is the bot alone, in a process of its own that a test may kill: the same parts on a shared time.
+"""
+
+import asyncio
+import json
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from meshai import app
+from meshai.clock import ScaledClock
+from meshai.config import Config, ModelSettings, RadioSettings, ReplySettings, StorageSettings
+from meshai.notify import Notifier
+from tests.model.serving import Answer, Asked, HttpServer, completion
+
+
+def config(*, node_port: int, model_url: str, folder: Path, timeout_s: float = 600) -> Config:
+    return Config(
+        radio=RadioSettings(address=f"tcp:127.0.0.1:{node_port}"),
+        model=ModelSettings(base_url=model_url, name="echo", timeout_s=timeout_s),
+        replies=ReplySettings(max_packets=3),
+        storage=StorageSettings(path=folder / "meshai.db"),
+    )
+
+
+def echoing() -> HttpServer:
+    """A model server that repeats the newest question, long enough for two or three packets."""
+
+    async def handler(asked: Asked, writer: asyncio.StreamWriter) -> Answer:
+        question = asked.json["messages"][-1]["content"].split(": ", 1)[-1]
+        return Answer(completion(f"You asked {question}. {question} {question} {question}. That was it."))
+
+    return HttpServer(handler)
+
+
+@asynccontextmanager
+async def running(settings: Config, clock: ScaledClock, *, seed: int = 3) -> AsyncIterator[app.Parts]:
+    """The bot in this process."""
+    stop = asyncio.Event()
+    built: asyncio.Future[app.Parts] = asyncio.get_running_loop().create_future()
+
+    async def watch(parts: app.Parts) -> None:
+        built.set_result(parts)
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(
+        app.run(settings, clock=clock, rng=random.Random(seed), stop=stop, notifier=Notifier({}), watch=watch)
+    )
+    try:
+        await asyncio.wait((built, task), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+        yield await built
+    finally:
+        stop.set()
+        await task
+
+
+async def _main(told: dict[str, object]) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await app.run(
+        config(
+            node_port=int(str(told["node_port"])),
+            model_url=str(told["model_url"]),
+            folder=Path(str(told["folder"])),
+        ),
+        clock=ScaledClock(
+            float(str(told["speed"])), start=float(str(told["start"])), origin=float(str(told["origin"]))
+        ),
+        rng=random.SystemRandom(),
+        stop=stop,
+        notifier=Notifier({}),
+    )
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(json.loads(sys.argv[1])))
