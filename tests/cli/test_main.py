@@ -1,5 +1,6 @@
 """The command line as a whole: what is listed, what is imported, and how errors end."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,19 @@ def test_help_lists_every_command_and_imports_none() -> None:
         assert f"'meshai.cli.{name}'" not in result.stdout
     for heavy in ("rich", "openai", "meshtastic", "aiosqlite", "pubsub"):
         assert f"'{heavy}'" not in result.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example(name: str) -> None:
+    result = CliRunner().invoke(main, [name, "--help"])
+    assert result.exit_code == 0, result.output
+    assert "Example" in result.output
+    assert f"meshai {name}" in result.output
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_where_it_is_looked_for(name: str) -> None:
+    assert isinstance(getattr(importlib.import_module(f"meshai.cli.{name}"), name), click.Command)
 
 
 def test_version() -> None:
