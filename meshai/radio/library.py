@@ -18,7 +18,7 @@ import logging
 import selectors
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from google.protobuf.json_format import MessageToDict
@@ -31,11 +31,11 @@ from meshtastic.tcp_interface import TCPInterface
 
 from meshai.config import BleAddress, RadioAddress, SerialAddress, TcpAddress
 from meshai.errors import RadioError
-from meshai.messages import BROADCAST, Direct, Node, NodeNum, OutgoingPacket
+from meshai.messages import BROADCAST, Direct, NodeNum, OutgoingPacket
 from meshai.radio.base import OwnNode
 from meshai.radio.discovery import serial_ports
 from meshai.radio.frames import FrameFinder
-from meshai.radio.packets import node_from, own_node_from
+from meshai.radio.packets import own_node_from
 
 log = logging.getLogger(__name__)
 
@@ -95,11 +95,9 @@ class Interface:
             raise ConnectionError(self.end_reason or "the link is down")
         self._sendToRadioImpl(frame)  # type: ignore[attr-defined]
 
-    def known_nodes(self) -> dict[NodeNum, Node]:
-        """The nodes the library knows. It changes their dicts meanwhile; each value is read at one moment."""
-        # There is no table at all before the library has begun to connect.
-        found = (node_from(node) for node in list((getattr(self, "nodesByNum", None) or {}).values()))
-        return {node.number: node for node in found if node is not None}
+    def node_table(self) -> Mapping[int, object]:
+        """What the library keeps of each node. A copy, for it adds some meanwhile; there is none before it connects."""
+        return dict(getattr(self, "nodesByNum", None) or {})
 
     def interrupt(self) -> None:
         """Make whatever a thread is waiting for in this interface end. Called from another thread."""

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from meshai.clock import Clock
 from meshai.config import RadioAddress
 from meshai.errors import RadioDisconnected, RadioError
-from meshai.messages import Node, NodeNum, OutgoingPacket, TextLimits
+from meshai.messages import NodeNum, OutgoingPacket, TextLimits
 from meshai.radio.base import OwnNode
 from meshai.radio.packets import Heard, clean_name, heard_from
 from meshai.radio.remedies import explain
@@ -43,7 +43,7 @@ class Transport(Protocol):
 
     def send_heartbeat(self) -> None: ...
 
-    def known_nodes(self) -> dict[NodeNum, Node]: ...
+    def node_table(self) -> Mapping[int, object]: ...
 
     def interrupt(self) -> None: ...
 
@@ -145,9 +145,9 @@ class Link:
         finally:
             done.cancel()
 
-    def nodes(self) -> Mapping[NodeNum, Node]:
-        """The nodes the library knows of now."""
-        return self._transport.known_nodes() if self._transport is not None else {}
+    def node_table(self) -> Mapping[int, object]:
+        """The library's own entries, which it goes on changing, by node number."""
+        return self._transport.node_table() if self._transport is not None else {}
 
     def lose(self, reason: str, *, is_closed_by_node: bool = False) -> None:
         """Give the link up. The first reason stays."""

@@ -34,7 +34,8 @@ from meshai.radio.base import OwnNode
 from meshai.radio.handover import HandOver, first
 from meshai.radio.inbox import Inbox
 from meshai.radio.link import Event, Link, Loss, Notice, Opened, QueueStatus
-from meshai.radio.packets import Heard, RoutingAnswer, merged
+from meshai.radio.nodes import KnownNodes
+from meshai.radio.packets import Heard, RoutingAnswer
 from meshai.radio.reconnect import Backoff, Rarely, RivalWatch
 from meshai.radio.sent import check_fits
 
@@ -45,7 +46,6 @@ OPEN_S: Final = 30.0
 PROBE_EVERY_S: Final = 20.0
 MOST_STUCK: Final = 3
 """Threads that may hang in the library before no more are started."""
-MOST_NODES: Final = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +121,10 @@ class MeshtasticRadio:
         return replace(self._counts, bad_frames=bad_frames, dropped_texts=self._inbox.dropped)
 
     def nodes(self) -> Mapping[NodeNum, Node]:
-        if self._link is not None:
-            for number, node in self._link.nodes().items():
-                self._nodes[number] = merged(self._nodes.get(number), node)
-        if len(self._nodes) > MOST_NODES:
-            newest = sorted(self._nodes.values(), key=lambda node: node.last_heard or 0.0)[-MOST_NODES // 2 :]
-            self._nodes = {node.number: node for node in newest}
-        return dict(self._nodes)
+        return self._known_nodes()
+
+    def _known_nodes(self) -> KnownNodes:
+        return KnownNodes(self._nodes, self._link.node_table() if self._link is not None else {})
 
     async def __aenter__(self) -> Self:
         self._since = self._clock.monotonic()
@@ -219,7 +216,7 @@ class MeshtasticRadio:
     async def _close(self, link: Link) -> None:
         lived_s = self._clock.monotonic() - self._since if self.is_connected else 0.0
         loss = link.lost.result() if link.lost.done() else None
-        self.nodes()
+        self._nodes = self._known_nodes().kept()
         was_up = self.is_connected
         self._up.clear()
         if not await _to_its_end(link.close()):

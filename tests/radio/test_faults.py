@@ -40,6 +40,7 @@ class Asker:
     async def asks_and_is_answered(self, text: str) -> Delivery:
         """The question may have to wait in the node until the link is back."""
         async with asyncio.timeout(PATIENCE_S):
+            await self.mesh.clock.sleep(2.5)  # a node drops a text that follows another within 2 s
             await self.peer.send_direct(text)
             while (message := await anext(self.heard)).text != text:
                 pass

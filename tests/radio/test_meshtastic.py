@@ -165,6 +165,7 @@ async def test_stop_ends_the_texts_after_those_heard(node: ScriptedNode, attach:
         node.say(heard(b"one"), heard(b"two", id=2))
         texts = radio.messages()
         assert (await anext(texts)).text == "one"
+        await asyncio.sleep(0.1)
         radio.stop()
         assert [message.text async for message in texts] == ["two"]
 
