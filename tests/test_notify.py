@@ -1,5 +1,7 @@
 """Speaks systemd's notify protocol with a real socket."""
 
+import contextlib
+import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -50,19 +52,27 @@ def test_a_name_from_the_air_cannot_add_a_variable(supervisor: tuple[socket.sock
 
 
 def test_a_supervisor_that_does_not_read_holds_up_nobody(supervisor: tuple[socket.socket, str]) -> None:
-    _, name = supervisor
+    listening, name = supervisor
     notifier = Notifier({"NOTIFY_SOCKET": name})
     for _ in range(2000):
         notifier.watchdog()
+    told = 0
+    listening.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while listening.recv(4096) == b"WATCHDOG=1":
+            told += 1
+    assert 0 < told < 2000
 
 
 @pytest.mark.parametrize("name", ["", "/no/such/socket", "@nobody-listens-here", "x" * 500, "vsock:2:1234", "a\0b"])
-def test_without_a_supervisor_nothing_happens(name: str) -> None:
+def test_without_a_supervisor_nothing_happens(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "meshai.notify")
     notifier = Notifier({"NOTIFY_SOCKET": name})
     notifier.ready("text")
     notifier.status("text")
     notifier.watchdog()
     notifier.stopping()
+    assert len(caplog.records) == (4 if name else 0)
 
 
 @pytest.mark.parametrize(

@@ -19,16 +19,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from meshai import builtin
+from meshai import app, builtin
 from meshai.airtime import text_frame_bytes
 from meshai.cli import ConfigSource, logs
 from meshai.clock import Clock, SystemClock
 from meshai.config import Config, database_path
 from meshai.errors import ModelError, StoreError
-from meshai.messages import TextLimits, node_id
+from meshai.messages import node_id
 from meshai.model.base import ChatMessage, LanguageModel
 from meshai.radio.base import OwnNode, Radio
-from meshai.radio.meshtastic import MeshtasticRadio
 from meshai.store import health
 from meshai.store.database import alone, open_database
 
@@ -107,12 +106,7 @@ async def _radio_unless_running(
         # A node has one client: ours would push the bot's off.
         found = f"not tested: the bot is running with {path} and has the radio"
         return [Finding("radio", Verdict.WARN, found, "ask it !status; or stop it and check again")], None
-    radio = MeshtasticRadio(
-        config.radio,
-        TextLimits(config.replies.channel_bytes, config.replies.direct_bytes),
-        clock=clock,
-        rng=random.Random(),
-    )
+    radio = app.node_radio(config, clock=clock, rng=random.Random())
     return await check_radio(radio, answer_on=config.channels.answer_on, wait_s=wait_s, clock=clock)
 
 
