@@ -7,6 +7,7 @@ be sent, then the radio is left. What is not finished stays in SQLite for the ne
 import asyncio
 import logging
 import random
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from meshai.model.base import LanguageModel
 from meshai.notify import Notifier
 from meshai.outbox import Outbox
 from meshai.radio.base import Radio
+from meshai.radio.console import ConsoleRadio, lines_of
 from meshai.radio.meshtastic import MeshtasticRadio
 from meshai.registry import Registry
 from meshai.responder import Exchange, Responder
@@ -243,6 +245,22 @@ async def _within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
         log.info("packets not sent in time stay for the next start")
 
 
+def node_radio(config: Config, *, clock: Clock, rng: random.Random, away_since: float | None = None) -> Radio:
+    """The Meshtastic node the settings name; `away_since` is when we last listened to it, in Unix seconds."""
+    return MeshtasticRadio(config.radio, _limits(config), clock=clock, rng=rng, away_since=away_since)
+
+
+def terminal_radio(
+    config: Config, *, clock: Clock, show: Callable[[str], None], lines: AsyncIterator[str] | None = None
+) -> Radio:
+    """A terminal in place of a node: each of `lines`, or of standard input, is a direct message."""
+    return ConsoleRadio(_limits(config), clock=clock, lines=lines_of(sys.stdin) if lines is None else lines, show=show)
+
+
+def _limits(config: Config) -> TextLimits:
+    return TextLimits(config.replies.channel_bytes, config.replies.direct_bytes)
+
+
 async def run(
     config: Config,
     *,
@@ -263,13 +281,7 @@ async def run(
         if radio is None:
             async with database.transaction() as db:
                 away_since = await life.last_listened(db)
-            radio = MeshtasticRadio(
-                config.radio,
-                TextLimits(config.replies.channel_bytes, config.replies.direct_bytes),
-                clock=clock,
-                rng=rng,
-                away_since=away_since,
-            )
+            radio = node_radio(config, clock=clock, rng=rng, away_since=away_since)
         model = model or builtin.model(config.model, clock=clock)
         log.info("MeshAI %s, database %s, model %s", __version__, database.path, model.name if model else "none")
         async with built(config, database=database, radio=radio, model=model, clock=clock, rng=rng) as parts:

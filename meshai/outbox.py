@@ -17,14 +17,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
-import aiosqlite
-
 from meshai.clock import Clock
 from meshai.errors import RadioDisconnected, RadioError, StoreError
 from meshai.messages import Conversation, Delivery, Fate, OutgoingPacket
 from meshai.radio.base import Radio
 from meshai.store import outbox as rows
-from meshai.store.database import Database
+from meshai.store.database import Connection, Database
 from meshai.store.outbox import Waiting
 
 log = logging.getLogger(__name__)
@@ -64,6 +62,8 @@ class Outbox:
         self._pace = asyncio.Lock()
         self._next_at = clock.monotonic() + gap_s
         self._wake = asyncio.Event()
+        self._is_looking = False
+        """Newly queued packets are being read."""
         self._lanes: dict[Conversation, list[Waiting]] = {}
         self._deadlines: dict[int, float] = {}
         self._newest_row = 0
@@ -75,7 +75,7 @@ class Outbox:
         """Packets known to wait or to be under way."""
         return sum(len(lane) for lane in self._lanes.values())
 
-    async def add(self, db: aiosqlite.Connection, exchange: int, packets: Iterable[OutgoingPacket]) -> int:
+    async def add(self, db: Connection, exchange: int, packets: Iterable[OutgoingPacket]) -> int:
         """Queue a reply in the caller's transaction; returns the first packet's id. Call `wake()` after it."""
         numbered = [replace(packet, packet_id=self._rng.randint(1, 0xFFFFFFFF)) for packet in packets]
         await rows.add(db, exchange, numbered, self._clock.now())
@@ -92,6 +92,7 @@ class Outbox:
             is_start = True
             while True:
                 await self._wake.wait()
+                self._is_looking = True
                 self._wake.clear()
                 try:
                     waiting = await (self._left_over() if is_start else self._new())
@@ -109,10 +110,11 @@ class Outbox:
                         lane = self._lanes[destination] = []
                         lanes.create_task(self._send_lane(destination, lane), name=f"outbox to {destination}")
                     lane.append(item)
+                self._is_looking = False
 
     async def drained(self) -> None:
         """Wait until nothing is queued or under way."""
-        while self._lanes or self._wake.is_set():
+        while self._lanes or self._is_looking or self._wake.is_set():
             await self._clock.sleep(0.05)
 
     async def _new(self) -> list[Waiting]:
@@ -204,9 +206,7 @@ class Outbox:
         )
         return False
 
-    async def _stored(
-        self, change: Callable[[aiosqlite.Connection, int], Awaitable[int | None]], number: int
-    ) -> int | None:
+    async def _stored(self, change: Callable[[Connection, int], Awaitable[int | None]], number: int) -> int | None:
         """Note a change; a database that fails now must not stop the sending."""
         try:
             async with self._database.transaction() as db:

@@ -15,9 +15,7 @@ from meshai import app
 from meshai.cli import ConfigSource, logs
 from meshai.clock import SystemClock
 from meshai.config import Config, database_path
-from meshai.messages import TextLimits
 from meshai.notify import Notifier
-from meshai.radio.console import ConsoleRadio, lines_of
 
 
 @click.command(
@@ -54,11 +52,11 @@ async def _chat(config: Config, *, is_terminal: bool) -> None:
         }
     )
     clock = SystemClock()
-    radio = ConsoleRadio(
-        TextLimits(config.replies.channel_bytes, config.replies.direct_bytes),
+    radio = app.terminal_radio(
+        config,
         clock=clock,
-        lines=_typed() if is_terminal else lines_of(sys.stdin),
         show=lambda text: click.echo(click.style("MeshAI> ", fg="green") + text),
+        lines=_typed() if is_terminal else None,
     )
     await app.run(config, clock=clock, rng=random.SystemRandom(), stop=stop, notifier=Notifier({}), radio=radio)
 

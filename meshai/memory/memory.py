@@ -6,14 +6,12 @@ Today this is the history of a conversation; summaries, facts and recall take th
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-import aiosqlite
-
 from meshai.clock import Clock
 from meshai.memory import context, prompts
 from meshai.messages import Channel, Conversation, IncomingMessage, NodeNum, Turn, node_id
 from meshai.model.base import ChatMessage
 from meshai.store import turns
-from meshai.store.database import Database
+from meshai.store.database import Connection, Database
 
 TURNS_READ: Final = 200
 """Most turns looked at for one context; a radio's short texts fill any small model's budget long before."""
@@ -28,14 +26,14 @@ class Memory:
         self._persona = persona
         self._budget_tokens = budget_tokens
 
-    async def heard(self, db: aiosqlite.Connection, exchange: int, message: IncomingMessage, question: str) -> None:
+    async def heard(self, db: Connection, exchange: int, message: IncomingMessage, question: str) -> None:
         """Keep a question, in the transaction that notes it was heard."""
         turn = Turn(message.conversation, question, message.sender, is_ours=False, at=message.heard_at)
         await turns.add_question(db, exchange, turn, packet_id=message.packet_id, public_key=message.public_key)
 
     async def said(
         self,
-        db: aiosqlite.Connection,
+        db: Connection,
         exchange: int,
         message: IncomingMessage,
         text: str,
@@ -65,7 +63,7 @@ class Memory:
         def shown(node: NodeNum, text: str) -> str:
             return prompts.spoken_by(name_of(node) or node_id(node), text) if is_channel else text
 
-        async def newest_first(db: aiosqlite.Connection) -> AsyncIterator[ChatMessage]:
+        async def newest_first(db: Connection) -> AsyncIterator[ChatMessage]:
             async for turn in turns.newest(db, message.conversation, before=exchange, most=TURNS_READ):
                 if turn.is_ours:
                     yield ChatMessage("assistant", turn.text)

@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import aiosqlite
 
@@ -22,6 +22,9 @@ from meshai.store import migrations
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+Connection: TypeAlias = aiosqlite.Connection
+"""What a transaction gives, for the functions of `store`."""
 
 
 class Database:
