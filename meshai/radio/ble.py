@@ -4,7 +4,7 @@ import threading
 
 from meshtastic.ble_interface import BLEInterface
 
-from meshai.radio.library import Interface
+from meshai.radio.interface import Interface
 
 
 class BleLink(Interface, BLEInterface):  # type: ignore[misc]

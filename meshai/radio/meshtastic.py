@@ -5,7 +5,7 @@ the node has answered nothing for 20 s it is sent a heartbeat, and two unanswere
 half-open or junk-filled link is noticed within 40 s, without traffic.
 
 The rest is told elsewhere: the thread that holds the library in `link.py`, what the library is kept from doing in
-`library.py`, how packets are handed over in `handover.py`, how old a text may be to get an answer in `backlog.py`.
+`interface.py`, how packets are handed over in `handover.py`, how old a text may be to get an answer in `backlog.py`.
 """
 
 import asyncio

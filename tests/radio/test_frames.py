@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from meshtastic.protobuf import mesh_pb2
 
 from meshai.radio.frames import MOST_BYTES, START, FrameFinder
-from meshai.radio.library import is_from_radio
+from meshai.radio.interface import is_from_radio
 
 PAYLOADS = st.lists(
     st.builds(

@@ -14,7 +14,8 @@ from meshtastic.stream_interface import StreamInterface
 from meshtastic.tcp_interface import TCPInterface
 
 from meshai.clock import ScaledClock
-from meshai.radio.library import Interface, SerialLink, TcpLink
+from meshai.radio.interface import Interface
+from meshai.radio.library import SerialLink, TcpLink
 from meshai.radio.meshtastic import MOST_STUCK
 from tests.radio.conftest import Attach, until
 from tests.radio.scripted import ScriptedNode, heard
