@@ -28,7 +28,7 @@ from meshai.sim.settings import download
 log = logging.getLogger(__name__)
 
 PAYLOAD_BYTES: Final = 233
-"""`Data.payload` as the firmware's decoder allows it."""
+"""`Data.payload` as the protocol allows it; a genuine node was seen to decode, and refuse as too large, 234."""
 KEY_BYTES: Final = 32
 REMEMBERED_IDS: Final = 20
 TEXT_INTERVAL_S: Final = 2.0

@@ -10,8 +10,10 @@ from pubsub import pub
 
 from meshai.clock import Clock
 from meshai.messages import BROADCAST
+from meshai.sim.air import Cause
 from meshai.sim.firmware import Firmware
 from meshai.sim.link import Deframer, frame
+from meshai.sim.mesh import SimulatedMesh
 from meshai.sim.packets import TEXT, Priority, make_packet
 from meshai.sim.phone import Phone
 
@@ -199,3 +201,8 @@ def routings(messages: list[mesh_pb2.FromRadio]) -> list[tuple[int, int, int]]:
         for message in messages
         if message.packet.decoded.portnum == 5
     ]
+
+
+def transmissions(mesh: SimulatedMesh, packet_id: int) -> list[Cause]:
+    """Why a packet went on air each time, relays apart."""
+    return [entry.cause for entry in mesh.log if entry.packet_id == packet_id and entry.cause is not Cause.RELAY]
