@@ -26,8 +26,8 @@ PROBE_TRIES: Final = 2
 WRITE_S: Final = 10.0
 TAKEN_S: Final = 5.0
 """Longest wait for the queue status of a packet."""
-REFUSAL_REASON_S: Final = 1.0
-"""How long the routing error that explains a refusal may follow it."""
+NAK_S: Final = 1.0
+"""How long after its queue status our own node's nak of a packet may come."""
 ROOM_S: Final = 30.0
 ROOM_POLL_S: Final = 2.0
 LEAST_FREE: Final = 2
@@ -138,7 +138,7 @@ class HandOver:
             raise RadioDisconnected(link.lost.result().reason)
         refusal = sent.taken.result()
         if refusal:
-            await first(self._clock, REFUSAL_REASON_S, sent.fate, link.lost)
+            await first(self._clock, NAK_S, sent.fate, link.lost)
         if error := sent.nak or refusal:
             self._sent.drop(sent.packet_id)
             raise NotDelivered(error)
@@ -149,6 +149,8 @@ class HandOver:
         if sent is None:
             return Delivery(Fate.UNCONFIRMED)
         if sent.destination is None:
+            # A text that came too soon is dropped, which shows only in a nak behind a queue status that is in order.
+            await first(self._clock, NAK_S, sent.fate)
             sent.settle(Delivery(Fate.HANDED_OVER))
         else:
             wait_s = ACK_WAIT_S if modem is None else modem.ack_wait_s(frame_bytes(packet)) + ACK_MARGIN_S

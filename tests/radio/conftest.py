@@ -17,7 +17,7 @@ from meshai.messages import TextLimits
 from meshai.radio.meshtastic import MeshtasticRadio
 from tests.radio.scripted import ScriptedNode
 
-SPEED = 25.0
+SPEED = 30.0
 LIMITS = TextLimits(channel_bytes=160, direct_bytes=200)
 Attach = Callable[..., AbstractAsyncContextManager[MeshtasticRadio]]
 OURS = ("radio link", "stream reader", "BLEReceive", "BLEClient")

@@ -396,14 +396,13 @@ async def test_a_node_that_is_not_there_yet_is_waited_for(
     assert levels == ["WARNING", "INFO"], "one line of waiting and one of success"
 
 
-@pytest.mark.parametrize("reset", [False, True])
 async def test_a_node_that_restarts_is_found_again_and_both_are_logged_once(
-    node: ScriptedNode, attach: Attach, clock: ScaledClock, caplog: pytest.LogCaptureFixture, reset: bool
+    node: ScriptedNode, attach: Attach, clock: ScaledClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "meshai.radio"):
         async with attach(node) as radio:
             await clock.sleep(31)
-            node.drop(reset=reset)
+            node.drop(reset=True)
             await node.stop()
             await lost(radio)
             before = time.process_time()
@@ -433,6 +432,16 @@ async def test_a_mute_or_junk_filled_link_is_noticed_without_traffic(
         assert clock.monotonic() - started < 60
         assert "no longer answers" in radio.state
         node.is_mute = False
+        await radio.ready()
+
+
+async def test_a_node_that_stops_reading_is_noticed(node: ScriptedNode, attach: Attach, clock: ScaledClock) -> None:
+    async with attach(node) as radio:
+        node.reads = False
+        started = clock.monotonic()
+        await lost(radio)
+        assert clock.monotonic() - started < 60
+        node.reads = True
         await radio.ready()
 
 
