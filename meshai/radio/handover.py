@@ -52,11 +52,6 @@ class HandOver:
         self._free = self._answered_at = None
 
     @property
-    def free(self) -> int | None:
-        """Places left in the node's queue when it last told."""
-        return self._free
-
-    @property
     def silent_s(self) -> float:
         """How long ago the node last answered us on this link; endless when it never did."""
         return float("inf") if self._answered_at is None else self._clock.monotonic() - self._answered_at

@@ -66,7 +66,3 @@ class Rarely:
             self._said_at.clear()
         self._said_at[what] = now
         return True
-
-    def forget(self) -> None:
-        """What is said next is news again."""
-        self._said_at.clear()
