@@ -15,7 +15,7 @@ from meshai.sim.faults import SERIAL_FAULTS, TCP_FAULTS, LinkFault
 from meshai.sim.mesh import SimulatedMesh
 from meshai.sim.node import SimulatedNode
 from meshai.sim.peers import Peer
-from tests.radio.conftest import Attach, leftovers, open_sockets
+from tests.radio.conftest import Attach, leftovers, open_sockets, until
 
 PATIENCE_S = 20.0
 """In the machine's seconds, far above what any recovery takes."""
@@ -114,3 +114,30 @@ async def test_many_faults_in_a_row_leave_nothing_behind(
         assert open_sockets() == sockets
         assert radio.counts.stuck_threads == 0
     assert node.peak_connections == 1
+
+
+async def test_a_serial_radio_that_falls_silent_is_noticed_and_opened_again(
+    mesh: SimulatedMesh, attach: Attach, clock: ScaledClock, tmp_path: Path
+) -> None:
+    node, anna = mesh.node(), mesh.peer("Anna")
+    path = await node.open_pty(tmp_path / "usb-radio")
+    async with attach(str(path)) as radio:
+        asker = Asker(mesh, radio, anna)
+        silence = asyncio.create_task(node.fault(LinkFault.MUTE, seconds=80))
+        started = clock.monotonic()
+        await until(lambda: not radio.is_connected)
+        assert clock.monotonic() - started < 60
+        await silence
+        await radio.ready()
+        await asker.asks_and_is_answered("still there?")
+
+
+async def test_a_serial_radio_that_is_plugged_in_late(mesh: SimulatedMesh, attach: Attach, tmp_path: Path) -> None:
+    node, anna = mesh.node(), mesh.peer("Anna")
+    path = tmp_path / "usb-radio"
+    ports: list[str] = []
+    async with attach("auto", is_ready=False, find_ports=lambda: ports) as radio:
+        await until(lambda: "plug it in" in radio.state)
+        ports.append(str(await node.open_pty(path)))
+        await radio.ready()
+        await Asker(mesh, radio, anna).asks_and_is_answered("there now?")
