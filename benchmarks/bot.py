@@ -1,6 +1,7 @@
 """The bot with a pause between texts that is shorter than the settings allow, for `benchmarks.core`."""
 
 import asyncio
+import logging
 import random
 import signal
 import sys
@@ -15,6 +16,7 @@ from meshai.notify import Notifier
 async def main(settings: Path, gap_s: float) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    logging.basicConfig(level=logging.INFO)
     config = load(settings)
     config = config.model_copy(update={"replies": config.replies.model_copy(update={"gap_s": gap_s})})
     await app.run(config, clock=SystemClock(), rng=random.SystemRandom(), stop=stop, notifier=Notifier({}))

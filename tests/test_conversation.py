@@ -60,6 +60,7 @@ async def story(
     clock = clock or ScaledClock(50, start=1_800_000_000)
     radio = radio or FakeRadio(nodes=[Node(ANNA, "Anna"), Node(BEN, "Ben")])
     model, stop = ScriptedModel(answer), asyncio.Event()
+    model.context_tokens = (config or Config()).model.context_tokens
     async with (
         open_database(folder / "meshai.db") as database,
         built(

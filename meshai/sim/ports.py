@@ -43,7 +43,8 @@ class Ports:
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Accept clients; returns the address, which stays the same when the port is closed and opened again."""
-        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        # Named as TCP, which tells asyncio to send each frame at once instead of waiting for the last one's ack.
+        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
         try:
