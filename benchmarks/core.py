@@ -55,6 +55,7 @@ class Bench:
             yield process
             process.terminate()
             await draining
+            await process.wait()
         finally:
             if process.returncode is None:
                 process.kill()

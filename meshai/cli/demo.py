@@ -30,6 +30,7 @@ from meshai.sim.peers import Peer
 from meshai.sim.people import BOT_CHANNEL, VILLAGE_TALK, Line, say, villagers
 
 CHANNELS: Final = ("", "MeshAI")
+SVG_COLUMNS: Final = 118
 PATIENCE_S: Final = 25.0
 """How long before the end of a timed demo the last line is spoken."""
 
@@ -57,19 +58,26 @@ Examples:
     metavar="TIME",
     help="End after this time (60s, 5m); the exit code is 0 only if everyone was answered.",
 )
+@click.option(
+    "--svg", type=click.Path(dir_okay=False, path_type=Path), help="Save what the terminal showed as a picture."
+)
 @click.option("--speed", type=click.FloatRange(0.1, 100), default=1.0, help="How much faster than life time runs.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Another seed, other chances of the radio.")
-def demo(*, small: bool, duration_s: float | None, speed: float, seed: int) -> None:
+def demo(*, small: bool, duration_s: float | None, svg: Path | None, speed: float, seed: int) -> None:
     """Watch the bot answer people on a simulated mesh, and talk to it yourself.
 
     Needs no radio. The first time, a language model is fetched (93 MB or 1.1 GB).
     """
     logs.set_up("error", is_journal=False)
-    console = Console(highlight=False)
+    # A picture wants colours and a width also where no terminal shows them.
+    console = Console(highlight=False) if svg is None else Console(highlight=False, record=True, width=SVG_COLUMNS)
     model = _model(console, small=small)
     clock = SystemClock() if speed == 1 else ScaledClock(speed)
     stage = _Stage(console, clock=clock, rng=random.Random(seed), model=model, duration_s=duration_s)
-    sys.exit(asyncio.run(stage.run()))
+    code = asyncio.run(stage.run())
+    if svg is not None:
+        console.save_svg(str(svg), title="meshai demo")
+    sys.exit(code)
 
 
 def _model(console: Console, *, small: bool) -> str:

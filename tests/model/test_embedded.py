@@ -79,8 +79,8 @@ async def test_nothing_secret_is_in_the_list_of_processes(folder: Path) -> None:
 
 
 async def test_entering_waits_for_nothing(folder: Path) -> None:
-    async with model_in(folder, "hangs"):
-        pass
+    async with asyncio.timeout(5), model_in(folder, "hangs") as model:
+        assert model.name == "small"
 
 
 async def test_auto_takes_what_fits_and_says_its_name(folder: Path) -> None:
