@@ -22,7 +22,7 @@ def installed_mb(folder: Path, requirement: str) -> float:
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     python = folder / "bin" / "python"
     before = size_mb(folder)
-    subprocess.run([python, "-m", "pip", "install", "--quiet", requirement], check=True, cwd=ROOT)
+    subprocess.run([python, "-m", "pip", "install", "-qq", requirement], check=True, cwd=ROOT)
     return size_mb(folder) - before
 
 

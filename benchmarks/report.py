@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 
@@ -41,7 +42,7 @@ def show(title: str, rows: Iterable[Row], json_file: Path | None) -> None:
     for row in rows:
         goal = "" if row.goal is None else f"< {row.goal:g}"
         holds = {None: "", True: "yes", False: "[red]no[/red]"}[row.holds]
-        table.add_row(row.name, f"{row.measured:.4g}", row.unit, goal, holds)
+        table.add_row(escape(row.name), f"{row.measured:.4g}", row.unit, goal, holds)
     Console().print(table)
     if json_file is not None:
         json_file.write_text(json.dumps([asdict(row) | {"holds": row.holds} for row in rows], indent=1) + "\n")

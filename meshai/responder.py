@@ -171,7 +171,9 @@ class Responder:
             log.debug("asking with %d turns, about %d tokens", context.turns, context.tokens)
             async with self._at_once:
                 completion = await self._model.complete(context.messages, max_tokens=self._max_tokens)
-            text = plain(completion.text)
+            me = self._radio.me
+            speakers = [self._node(message.sender), *([me.node] if me else [])]
+            text = _without_speaker(plain(completion.text), speakers)
             if not text:
                 raise ModelRefused("the answer held no text but reasoning or markup; raise model.max_tokens?")
             return Reply(text, remember=True)
@@ -229,6 +231,14 @@ class _Turnstile:
 
 class _NoModel(ModelError):
     """No model is set up: known since the start, not worth a log line each time."""
+
+
+def _without_speaker(text: str, speakers: Sequence[Node]) -> str:
+    """Small models begin an answer with somebody's name and a colon, as in a script."""
+    for name in {name for node in speakers for name in (node.long_name, node.short_name) if name}:
+        if text.startswith(f"{name}:"):
+            return text[len(name) + 1 :].lstrip()
+    return text
 
 
 def _apology(error: ModelError) -> str:

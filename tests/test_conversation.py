@@ -188,6 +188,14 @@ async def test_a_long_answer_leaves_in_numbered_parts_and_memory_keeps_what_was_
     assert "слово150" not in remembered
 
 
+@pytest.mark.parametrize("prefix", ["Anna: ", "MeshAI: ", "AI:", ""])
+async def test_an_answer_does_not_begin_with_a_speakers_name(tmp_path: Path, prefix: str) -> None:
+    async with story(tmp_path, answer=lambda _: f"{prefix}Time: 12:30") as told:
+        told.radio.hear("when?", sender=ANNA)
+        await told.until(lambda: bool(told.radio.sent))
+    assert told.radio.sent[0].text == "Time: 12:30"
+
+
 async def test_reasoning_and_markdown_never_leave_nor_stay(tmp_path: Path) -> None:
     async with story(tmp_path, answer=lambda _: "<think>hmm</think>**Yes**, `2*3*4` is 24.") as told:
         told.radio.hear("2*3*4?", sender=ANNA)

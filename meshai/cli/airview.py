@@ -19,8 +19,12 @@ JOINERS: Final = "\u200d\ufe0f"
 class AirView:
     """Prints the texts, acks and naks of a mesh. Texts come from anyone: control signs are dropped."""
 
-    def __init__(self, console: Console, name_of: Callable[[NodeNum], str], channels: Sequence[str]) -> None:
+    def __init__(
+        self, console: Console, name_of: Callable[[NodeNum], str], channels: Sequence[str], *, wraps: bool = False
+    ) -> None:
+        """`wraps` breaks long lines at the console's width; otherwise the terminal does, and a file has none."""
         self._console = console
+        self._wraps = wraps
         self._name_of = name_of
         self._channels = channels
         self.bot: NodeNum = 0
@@ -38,7 +42,7 @@ class AirView:
 
     def note(self, text: str, style: str = "dim") -> None:
         """A line about what is not on air."""
-        self._console.print(Text(INDENT + text, style=style), soft_wrap=True)
+        self._console.print(Text(INDENT + text, style=style), soft_wrap=not self._wraps)
 
     def _show_text(self, packet: OnAir) -> None:
         is_ours = packet.by == self.bot
@@ -51,7 +55,7 @@ class AirView:
         line.append(f"(reacts) {said}" if packet.is_tapback else said, style="green" if is_ours else "")
         again = ", again" if packet.cause is Cause.RESEND else ""
         line.append(f"  [{packet.text_bytes} B, {packet.airtime_s:.2f} s on air{again}]", style="dim")
-        self._console.print(line, soft_wrap=True)
+        self._console.print(line, soft_wrap=not self._wraps)
 
     def _show_ack(self, packet: OnAir) -> None:
         who = _clean(self._name_of(packet.by))

@@ -105,7 +105,9 @@ class _Stage:
         self._duration_s = duration_s
         self._stop = asyncio.Event()
         self._names: dict[NodeNum, str] = {}
-        self._view = AirView(console, lambda number: self._names.get(number, node_id(number)), CHANNELS)
+        self._view = AirView(
+            console, lambda number: self._names.get(number, node_id(number)), CHANNELS, wraps=console.record
+        )
         self._spoken: asyncio.Queue[OnAir] = asyncio.Queue()
         self._asked: list[tuple[Peer, int]] = []
         """Who asked, with the question's packet id."""
@@ -153,7 +155,7 @@ class _Stage:
 
     async def _play(self, parts: app.Parts, people: list[Peer], you: Peer) -> None:
         await parts.radio.ready()
-        self._view.note(f"{parts.radio.state}; the bot listens on #{BOT_CHANNEL} and to direct messages")
+        self._view.note(f"The bot is attached to a node by TCP; it listens on #{BOT_CHANNEL} and to direct messages.")
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(self._note_memory(parts), name="memory"),
