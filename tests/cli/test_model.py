@@ -14,9 +14,6 @@ from meshai.cli.model import fetch_shown, table_of, to_fetch
 from meshai.errors import WeightsError
 from meshai.model.download import Source
 from meshai.model.weights import QWEN_CODER, SMOLLM2, Weights, choose, local_models
-from tests.model.conftest import real_models
-
-__all__ = ["real_models"]
 
 CONTENT = b"GGUF" + bytes(range(256)) * 4000
 TINY: Weights = replace(
