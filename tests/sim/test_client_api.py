@@ -167,12 +167,12 @@ async def test_disconnect_ends_the_connection(mesh: SimulatedMesh, dial: Dial) -
 
 
 async def test_silent_client_is_closed_after_a_quarter_of_an_hour(mesh: SimulatedMesh, dial: Dial) -> None:
-    node = mesh.node(idle_limit_s=20)
+    node = mesh.node(idle_limit_s=200)
     async with dial(await node.listen_tcp()) as client:
         await client.configure()
         start = mesh.clock.monotonic()
         await client.until(lambda: client.ended == "closed")
-        assert mesh.clock.monotonic() - start > 19
+        assert mesh.clock.monotonic() - start > 150
 
 
 async def test_new_client_ends_the_old_ones_connection(mesh: SimulatedMesh, dial: Dial) -> None:
