@@ -2,7 +2,7 @@
 
 from meshai.clock import Clock
 from meshai.commands import help as help_command
-from meshai.commands import ping, reset, status, whoami
+from meshai.commands import more, ping, reset, status, whoami
 from meshai.config import ModelSettings
 from meshai.model.base import LanguageModel
 from meshai.model.embedded import EmbeddedModel
@@ -12,7 +12,7 @@ from meshai.registry import Registry
 
 def register(registry: Registry) -> None:
     """Register everything the program brings along, in the order `!help` lists it."""
-    for module in (help_command, ping, status, whoami, reset):
+    for module in (help_command, more, ping, status, whoami, reset):
         registry.command(module.command)
 
 

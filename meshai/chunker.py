@@ -128,6 +128,17 @@ def text_of(packets: Sequence[OutgoingPacket]) -> str:
     return text.removesuffix(CUT_MARK) + _ELLIPSIS if text.endswith(CUT_MARK) else text
 
 
+def rest_of(text: str, packets: Sequence[OutgoingPacket]) -> str:
+    """What `split` cut off from `text`: empty when everything is in `packets`."""
+    if not packets or not packets[-1].text.endswith(CUT_MARK):
+        return ""
+    rest = text.encode("utf-8", "replace").decode()
+    for packet in packets:
+        piece = packet.text.removeprefix(_number(packet.part, packet.parts)).removesuffix(CUT_MARK)
+        rest = rest[rest.index(piece) + len(piece) :]
+    return rest.strip()
+
+
 _IS_UNSPACED_BORDER: Final = regex.compile(rf"{SPACELESS}|^[。！？，、；：]")
 
 

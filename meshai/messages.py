@@ -160,6 +160,8 @@ class Reply:
 
     text: str
     remember: bool = False
+    continues: bool = False
+    """The text is what the last answer had to leave out, and is remembered as part of that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from meshai.chunker import split, text_of
+from meshai.chunker import rest_of, split, text_of
 from meshai.clock import Clock
 from meshai.commands.base import Request, Status
+from meshai.commands.more import asks_for_more
 from meshai.config import ChannelSettings, ReplySettings
 from meshai.errors import CommandError, ModelError, ModelRefused, ModelTimeout, StoreError
 from meshai.memory.memory import Memory
@@ -129,6 +130,10 @@ class Responder:
     async def respond(self, exchange: Exchange) -> None:
         """Answer one message, or settle it in silence."""
         match exchange.decision:
+            case Command("more") as command:
+                # Behind the answer it goes on with, which may still be written.
+                async with self._in_order(exchange.message.sender):
+                    await self._say(exchange, await self._run(command, exchange.message))
             case Command() as command:
                 await self._say(exchange, await self._run(command, exchange.message))
             case Prompt(question):
@@ -156,6 +161,8 @@ class Responder:
     async def _ask(self, exchange: Exchange, question: str) -> Reply:
         """The model's answer, or a short honest text to the person (on a channel: silence) when there is none."""
         message = exchange.message
+        if asks_for_more(question) and (rest := await self._memory.rest(message)):
+            return Reply(rest, remember=True)
         try:
             if self._model is None:
                 raise _NoModel
@@ -186,15 +193,19 @@ class Responder:
     async def _say(self, exchange: Exchange, reply: Reply) -> None:
         """Cut the reply into packets, queue and remember them, and settle the question, all or nothing."""
         message, me = exchange.message, self._radio.me
+        text = disarm(reply.text)
         packets = split(
-            disarm(reply.text),
+            text,
             self._address(message),
             max_packets=self._replies.max_packets,
             max_characters=self._replies.max_characters,
         )
         async with self._database.transaction() as db:
             first_id = await self._outbox.add(db, exchange.number, packets)
+            if reply.continues:
+                await self._memory.said_more(db, message, text_of(packets), rest=rest_of(text, packets))
             if reply.remember and me is not None:
+                await self._memory.keep_rest(db, exchange.number, message, rest_of(text, packets))
                 await self._memory.said(
                     db, exchange.number, message, text_of(packets), me=me.node.number, packet_id=first_id
                 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -178,7 +179,7 @@ async def test_a_long_answer_leaves_in_numbered_parts_and_memory_keeps_what_was_
     async with story(tmp_path, answer=lambda _: words, config=config) as told:
         told.radio.hear("tell me", sender=ANNA)
         await told.until(lambda: len(told.radio.sent) == 3)
-        told.radio.hear("go on", sender=ANNA)
+        told.radio.hear("what else?", sender=ANNA)
         await told.until(lambda: len(told.radio.sent) == 6)
     parts = told.said_to(Direct(ANNA))[:3]
     assert [part[:6] for part in parts] == ["(1/3) ", "(2/3) ", "(3/3) "]
@@ -186,6 +187,64 @@ async def test_a_long_answer_leaves_in_numbered_parts_and_memory_keeps_what_was_
     remembered = told.model.requests[1][2].content
     assert remembered.startswith("слово0 слово1 ")
     assert "слово150" not in remembered
+
+
+LONG = " ".join(f"word{number}" for number in range(150))
+
+
+@pytest.mark.parametrize("words", ["!more", "go on", "More!", "weiter", "ещё", "続けて"])
+async def test_more_sends_the_rest_without_asking_again_until_there_is_none(tmp_path: Path, words: str) -> None:
+    async with story(tmp_path, answer=lambda _: LONG) as told:
+        told.radio.hear("tell me", sender=ANNA)
+        await told.until(lambda: len(told.radio.sent) == 3)
+        told.radio.hear(words, sender=ANNA)
+        await told.until(lambda: len(told.radio.sent) == 6)
+        assert len(told.model.requests) == 1
+        told.radio.hear(words, sender=ANNA)
+        await told.quiet()
+        texts = told.said_to(Direct(ANNA))
+        read = " ".join(re.sub(r"^\(\d/\d\) |… \[cut.*$", "", text) for text in texts)
+        assert read.split() == LONG.split()
+        assert len(told.model.requests) == 1
+        told.radio.hear("!more", sender=ANNA)
+        await told.until(lambda: len(told.radio.sent) == len(texts) + 1)
+        assert told.radio.sent[-1].text == "There is no more to send."
+        told.radio.hear("and now?", sender=ANNA)
+        await told.until(lambda: len(told.model.requests) == 2)
+    past = " ".join(message.content for message in told.model.requests[-1] if message.role == "assistant")
+    assert past.replace("…", "").split() == LONG.split()
+
+
+async def test_more_is_for_whoever_asked_where_they_asked(tmp_path: Path) -> None:
+    async with story(tmp_path, answer=lambda messages: LONG if "tell" in messages[-1].content else "fine") as told:
+        told.radio.hear("tell me", sender=ANNA)
+        await told.until(lambda: len(told.radio.sent) == 3)
+        told.radio.hear("!more", sender=BEN)
+        told.radio.hear("!more", sender=ANNA, channel=2)
+        told.radio.hear("@MeshAI go on", sender=ANNA, channel=2)
+        await told.until(lambda: len(told.radio.sent) == 6)
+    assert told.said_to(Direct(BEN)) == ["There is no more to send."]
+    assert sorted(told.said_to(Channel(2))) == ["There is no more to send.", "fine"]
+
+
+async def test_the_rest_of_an_answer_survives_a_restart_but_not_an_hour_nor_a_reset(tmp_path: Path) -> None:
+    async with story(tmp_path, answer=lambda _: LONG) as told:
+        told.radio.hear("tell me", sender=ANNA)
+        told.radio.hear("tell me", sender=BEN)
+        await told.until(lambda: len(told.radio.sent) == 6)
+    async with story(tmp_path, clock=told.clock) as again:
+        again.radio.hear("!more", sender=ANNA, packet_id=901)
+        await again.until(lambda: len(again.radio.sent) == 3)
+        again.radio.hear("!reset", sender=ANNA, packet_id=902)
+        await again.until(lambda: len(again.radio.sent) == 4)
+        again.radio.hear("!more", sender=ANNA, packet_id=903)
+        await again.until(lambda: len(again.radio.sent) == 5)
+        assert again.radio.sent[-1].text == "There is no more to send."
+    late = ScaledClock(50, start=told.clock.now() + 3700)
+    async with story(tmp_path, clock=late) as later:
+        later.radio.hear("!more", sender=BEN, packet_id=904)
+        await later.until(lambda: bool(later.radio.sent))
+    assert later.radio.sent[0].text == "There is no more to send."
 
 
 @pytest.mark.parametrize("prefix", ["Anna: ", "MeshAI: ", "AI:", ""])

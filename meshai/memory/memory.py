@@ -10,11 +10,14 @@ from meshai.clock import Clock
 from meshai.memory import context, prompts
 from meshai.messages import Channel, Conversation, IncomingMessage, NodeNum, Turn, node_id
 from meshai.model.base import ChatMessage
-from meshai.store import turns
+from meshai.store import rests, turns
 from meshai.store.database import Connection, Database
 
 TURNS_READ: Final = 200
 """Most turns looked at for one context; a radio's short texts fill any small model's budget long before."""
+
+MORE_WITHIN_S: Final = 3600.0
+"""How long the rest of an answer is kept for whoever asks for more."""
 
 
 class Memory:
@@ -83,6 +86,25 @@ class Memory:
                 budget_tokens=self._budget_tokens(),
             )
 
+    async def keep_rest(self, db: Connection, exchange: int, message: IncomingMessage, text: str) -> None:
+        """Keep what an answer had to leave out, in the transaction that queues it; with "" there is none any more."""
+        now = self._clock.now()
+        await rests.keep(db, message.conversation, message.sender, rests.Rest(exchange, text, now))
+        await rests.drop_older(db, now - MORE_WITHIN_S)
+
+    async def said_more(self, db: Connection, message: IncomingMessage, text: str, *, rest: str) -> None:
+        """Keep more of the last answer as said, and what is still left of it."""
+        earlier = await rests.find(db, message.conversation, message.sender)
+        if earlier is not None:
+            await turns.extend_answer(db, earlier.exchange, text)
+            await self.keep_rest(db, earlier.exchange, message, rest)
+
+    async def rest(self, message: IncomingMessage) -> str:
+        """What the last answer to this sender, here and within the hour, had to leave out; else ""."""
+        async with self._database.transaction() as db:
+            rest = await rests.find(db, message.conversation, message.sender)
+        return rest.text if rest is not None and self._clock.now() - rest.cut_at <= MORE_WITHIN_S else ""
+
     async def count(self, conversation: Conversation, node: NodeNum) -> int:
         """How many turns are kept of what `node` began in this conversation."""
         async with self._database.transaction() as db:
@@ -91,4 +113,5 @@ class Memory:
     async def forget(self, conversation: Conversation, node: NodeNum) -> int:
         """Delete what `node` began in this conversation, answers too; returns how many turns went."""
         async with self._database.transaction() as db:
+            await rests.drop(db, conversation, node)
             return await turns.forget(db, conversation, node)

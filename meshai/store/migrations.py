@@ -55,6 +55,20 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         """,
         "CREATE TABLE life (one INTEGER PRIMARY KEY CHECK (one = 1), listening_at REAL NOT NULL)",
     ),
+    (
+        # 2: what an answer had to leave out, for whoever asks for more
+        """
+        CREATE TABLE rests (
+            kind     TEXT    NOT NULL CHECK (kind IN ('direct', 'channel')),
+            number   INTEGER NOT NULL,
+            node     INTEGER NOT NULL,                    -- who asked
+            exchange INTEGER NOT NULL,                    -- heard.id of the question
+            cut_at   REAL    NOT NULL,
+            text     TEXT    NOT NULL,
+            PRIMARY KEY (kind, number, node)
+        )
+        """,
+    ),
 )
 
 

@@ -33,6 +33,13 @@ async def add_answer(db: aiosqlite.Connection, exchange: int, turn: Turn, *, pac
     )
 
 
+async def extend_answer(db: aiosqlite.Connection, exchange: int, text: str) -> None:
+    """Add what was said later to the answer of an exchange, if that is still kept."""
+    await db.execute(
+        "UPDATE turns SET text = rtrim(text, '… ') || ' ' || ? WHERE exchange = ? AND is_ours", (text, exchange)
+    )
+
+
 async def newest(
     db: aiosqlite.Connection, conversation: Conversation, *, before: int, most: int
 ) -> AsyncIterator[Turn]:

@@ -47,7 +47,7 @@ async def run(registry: Registry, asked: Request, name: str) -> str:
 
 
 async def test_every_example_runs_and_fits_one_packet(registry: Registry, memory: Memory) -> None:
-    assert set(registry.commands) == {"help", "ping", "status", "whoami", "reset"}
+    assert set(registry.commands) == {"help", "more", "ping", "status", "whoami", "reset"}
     for name, command in registry.commands.items():
         assert command.examples
         for example in command.examples:
