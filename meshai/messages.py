@@ -66,6 +66,8 @@ class Address:
     reply_to: int | None = None
     channel: int = 0
     """Channel index the packet is sent with; for a direct message, the one the question came on."""
+    hops: int | None = None
+    """Relays the question took to reach us; None when its packet did not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +127,8 @@ class IncomingMessage:
     def reply_address(self, *, direct: bool = False) -> Address:
         """Where the answer goes: where the question came from, or to its sender when `direct`."""
         if self.is_direct or direct:
-            return Address(Direct(self.sender), self.limits.direct_bytes, self.packet_id, self.channel)
-        return Address(Channel(self.channel), self.limits.channel_bytes, self.packet_id, self.channel)
+            return Address(Direct(self.sender), self.limits.direct_bytes, self.packet_id, self.channel, self.hops)
+        return Address(Channel(self.channel), self.limits.channel_bytes, self.packet_id, self.channel, self.hops)
 
 
 @dataclass(frozen=True, slots=True)

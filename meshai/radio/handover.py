@@ -34,6 +34,7 @@ LEAST_FREE: Final = 2
 ACK_MARGIN_S: Final = 10.0
 ACK_WAIT_S: Final = 60.0
 """How long to wait for an ack when the modem is not known."""
+EXTRA_HOPS: Final = 2
 SILENT: Final = "the node no longer answers"
 
 
@@ -114,7 +115,7 @@ class HandOver:
                 raise RadioDisconnected(link.lost.result().reason)
 
     async def _write(self, link: Link, packet: OutgoingPacket, me: OwnNode) -> None:
-        sender, hop_limit = me.node.number, me.hop_limit
+        sender, hop_limit = me.node.number, answer_hop_limit(packet.address.hops, me.hop_limit)
         try:
             async with self._clock.timeout(WRITE_S):
                 await link.call(lambda transport: transport.send_text(packet, sender=sender, hop_limit=hop_limit))
@@ -153,6 +154,11 @@ class HandOver:
             sent.give_up()
         self._sent.drop(packet.packet_id)
         return sent.fate.result()
+
+
+def answer_hop_limit(hops: int | None, own: int) -> int:
+    """Two hops more than the question needed, as the firmware answers (`RoutingModule.cpp`), at most our node's own."""
+    return own if hops is None else min(hops + EXTRA_HOPS, own)
 
 
 async def first(clock: Clock, seconds: float, *futures: "asyncio.Future[Any]") -> None:

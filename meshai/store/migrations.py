@@ -68,6 +68,7 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
             PRIMARY KEY (kind, number, node)
         )
         """,
+        "ALTER TABLE outbox ADD COLUMN hops INTEGER",  # relays the question took; NULL when not known
     ),
 )
 

@@ -24,7 +24,7 @@ async def add(db: aiosqlite.Connection, exchange: int, packets: Iterable[Outgoin
         address = packet.address
         await db.execute(
             "INSERT INTO outbox (exchange, kind, number, channel, reply_to, limit_bytes, text, part, parts, packet_id,"
-            " queued_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " queued_at, hops) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 exchange,
                 *key(address.destination),
@@ -36,6 +36,7 @@ async def add(db: aiosqlite.Connection, exchange: int, packets: Iterable[Outgoin
                 packet.parts,
                 packet.packet_id,
                 queued_at,
+                address.hops,
             ),
         )
 
@@ -74,6 +75,8 @@ async def count(db: aiosqlite.Connection) -> int:
 
 
 def _waiting(row: aiosqlite.Row) -> Waiting:
-    address = Address(conversation(row["kind"], row["number"]), row["limit_bytes"], row["reply_to"], row["channel"])
+    address = Address(
+        conversation(row["kind"], row["number"]), row["limit_bytes"], row["reply_to"], row["channel"], row["hops"]
+    )
     packet = OutgoingPacket(address, row["text"], row["part"], row["parts"], row["packet_id"])
     return Waiting(row["id"], row["exchange"], packet, row["queued_at"])

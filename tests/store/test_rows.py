@@ -96,7 +96,7 @@ async def test_forgetting_takes_what_one_node_began_and_no_late_answer_brings_it
 
 async def test_packets_come_back_as_they_were_queued_until_handed_over(database: Database) -> None:
     packets = [
-        OutgoingPacket(Address(Direct(ANNA), 200, 55, 1), "(1/2) ä", 1, 2, 0xFFFFFFFF),
+        OutgoingPacket(Address(Direct(ANNA), 200, 55, 1, 3), "(1/2) ä", 1, 2, 0xFFFFFFFF),
         OutgoingPacket(Address(Channel(3), 160, None, 3), "b", 2, 2, 12),
     ]
     async with database.transaction() as db:
