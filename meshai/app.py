@@ -79,6 +79,7 @@ async def built(
         rng=rng,
         gap_s=config.replies.gap_s,
         worth_saying_s=config.radio.answer_within_s,
+        retries=config.replies.retries,
     )
 
     def status() -> Status:

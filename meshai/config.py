@@ -157,6 +157,9 @@ class ReplySettings(Section):
         description="most UTF-8 bytes in one packet of a direct message; the radio carries no more than "
         f"{DIRECT_BYTES_MAX}, because encryption adds its own",
     )
+    retries: Annotated[int, Field(ge=0, le=3)] = Field(
+        1, description="how often a direct packet that was lost is sent again, beyond the radio's own three times"
+    )
     gap_s: Annotated[float, Field(ge=2.5, le=600)] = Field(
         2.5, description="least pause between two texts; the radio silently drops texts closer than about 2.3 s"
     )

@@ -5,22 +5,26 @@ destination sends its packets strictly in order: part n+1 leaves when part n is 
 place gets in between. All lanes share one *pace*: one hand-over at a time, `gap_s` apart, because the node silently
 drops texts that come sooner (radio-wide, whoever they are for).
 
-The packet id is chosen when the packet is queued and kept for every try. A packet that may or may not have left,
-after a lost link or a crash, can therefore be sent again: our node and every receiver know the id and ignore the
-repetition. A packet the node has confirmed to hold is never sent again.
+The packet id is chosen when the packet is queued. A packet that may or may not have left, after a lost link or a crash,
+is sent again with that id: our node and every receiver know it and ignore the repetition. A packet the node has
+confirmed to hold is never sent again with its id. Whether it is tried again with a new one, because it was lost or
+refused, is decided in `retries.py`; an ack of an earlier try that comes late makes the next one needless.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
+from meshai.chunker import split, text_of
 from meshai.clock import Clock
-from meshai.errors import RadioDisconnected, RadioError, StoreError
-from meshai.messages import Conversation, Delivery, Fate, OutgoingPacket
+from meshai.errors import PacketTooLong, RadioDisconnected, RadioError, StoreError
+from meshai.messages import Conversation, Delivery, Direct, Fate, OutgoingPacket
 from meshai.radio.base import Radio
+from meshai.retries import again
 from meshai.store import outbox as rows
 from meshai.store.database import Connection, Database
 from meshai.store.outbox import Waiting
@@ -28,6 +32,9 @@ from meshai.store.outbox import Waiting
 log = logging.getLogger(__name__)
 
 STORE_RETRY_S: Final = 5.0
+KEY_POLL_S: Final = 5.0
+LEAST_BYTES: Final = 60
+"""Smallest packet worth its header; the settings allow none smaller either."""
 
 REMEDIES: Final = {
     "PKI_UNKNOWN_PUBKEY": "its node lacks our key; ours now sends its node info, so its next question can be answered",
@@ -52,6 +59,7 @@ class Outbox:
         rng: random.Random,
         gap_s: float,
         worth_saying_s: float,
+        retries: int,
     ) -> None:
         self._database = database
         self._radio = radio
@@ -59,6 +67,7 @@ class Outbox:
         self._rng = rng
         self._gap_s = gap_s
         self._worth_saying_s = worth_saying_s
+        self._retries = retries
         self._pace = asyncio.Lock()
         self._next_at = clock.monotonic() + gap_s
         self._wake = asyncio.Event()
@@ -77,7 +86,7 @@ class Outbox:
 
     async def add(self, db: Connection, exchange: int, packets: Iterable[OutgoingPacket]) -> int:
         """Queue a reply in the caller's transaction; returns the first packet's id. Call `wake()` after it."""
-        numbered = [replace(packet, packet_id=self._rng.randint(1, 0xFFFFFFFF)) for packet in packets]
+        numbered = [replace(packet, packet_id=self._new_id()) for packet in packets]
         await rows.add(db, exchange, numbered, self._clock.now())
         return numbered[0].packet_id if numbered else 0
 
@@ -155,44 +164,114 @@ class Outbox:
         try:
             while lane:
                 item = lane[0]
-                if item.exchange != dropped and not await self._send(item):
+                if item.exchange != dropped and not await self._send(item, lane):
                     dropped = item.exchange
                 self._deadlines.pop(item.row, None)
                 lane.pop(0)
         finally:
             del self._lanes[destination]
 
-    async def _send(self, item: Waiting) -> bool:
+    async def _send(self, item: Waiting, lane: list[Waiting]) -> bool:
         """Send one packet to its end; returns False when the rest of its reply is not to be sent."""
         packet = item.packet
+        is_direct = isinstance(packet.address.destination, Direct)
+        earlier: list[OutgoingPacket] = []
+        ends: list[Delivery] = []
+        while True:
+            delivery = await self._try(item.row, packet, earlier)
+            if delivery is None:
+                return await self._give_up(item, packet, "too old to be worth saying")
+            ends.append(delivery)
+            plan = again(ends, is_direct=is_direct, retries=self._retries)
+            if plan is None or (plan.wants_key and not await self._key_of(packet, plan.pause_s)):
+                break
+            log.debug(
+                "packet %08x: %s; again in %.0f s", packet.packet_id, delivery.reason or delivery.fate, plan.pause_s
+            )
+            if plan.in_smaller_parts:
+                return await self._send_smaller(item, lane)
+            earlier.append(packet)
+            if not plan.wants_key and (await self._late(packet, earlier, plan.pause_s)).fate is Fate.DELIVERED:
+                delivery = Delivery(Fate.DELIVERED)
+                break
+            packet = replace(packet, packet_id=self._new_id())
+            await self._stored(partial(rows.renew, packet_id=packet.packet_id), item.row)
+        if delivery.fate is Fate.FAILED:
+            return await self._give_up(item, packet, delivery.reason)
+        self.sent += 1
+        _log_sent(packet, delivery, tries=len(ends))
+        await self._stored(rows.remove, item.row)
+        return True
+
+    async def _try(self, row: int, packet: OutgoingPacket, earlier: Sequence[OutgoingPacket]) -> Delivery | None:
+        """One try, from the pause before it to its end; None when it has become too old while it waited."""
         while True:
             async with self._pace:
                 await self._radio.ready()
                 while (early_s := self._next_at - self._clock.monotonic()) > 0:
                     await self._clock.sleep(early_s)
-                if self._clock.monotonic() > self._deadlines.get(item.row, float("inf")):
-                    return await self._give_up(item, "too old to be worth saying: the radio was away")
+                if self._clock.monotonic() > self._deadlines.get(row, float("inf")):
+                    return None
                 try:
                     await self._radio.send(packet)
                     break
                 except RadioDisconnected as error:
                     log.debug("packet %08x to %s waits: %s", packet.packet_id, packet.address.destination, error)
+                except PacketTooLong:
+                    return Delivery(Fate.FAILED, "TOO_LARGE")
                 except RadioError as error:
-                    return await self._give_up(item, str(error))
+                    return Delivery(Fate.FAILED, str(error))
                 finally:
                     self._next_at = self._clock.monotonic() + self._gap_s
-        await self._stored(rows.hand_over, item.row)
-        delivery = await self._radio.delivery(packet)
-        if delivery.fate is Fate.FAILED:
-            return await self._give_up(item, delivery.reason)
-        self.sent += 1
-        _log_sent(packet, delivery)
-        await self._stored(rows.remove, item.row)
-        return True
+        await self._stored(rows.hand_over, row)
+        return await self._radio.delivery(packet, earlier=earlier)
 
-    async def _give_up(self, item: Waiting, reason: str) -> bool:
+    async def _late(self, packet: OutgoingPacket, earlier: Sequence[OutgoingPacket], pause_s: float) -> Delivery:
+        """Pause before the next try; an ack that comes meanwhile makes it needless."""
+        until = self._clock.monotonic() + pause_s
+        delivery = await self._radio.delivery(packet, earlier=earlier, within_s=pause_s)
+        if delivery.fate is not Fate.DELIVERED:
+            await self._clock.sleep(until - self._clock.monotonic())
+        return delivery
+
+    async def _key_of(self, packet: OutgoingPacket, within_s: float) -> bool:
+        """Whether our node comes to hold the key of a direct packet's destination in this time."""
+        destination = packet.address.destination
+        until = self._clock.monotonic() + within_s
+        while isinstance(destination, Direct):
+            node = self._radio.nodes().get(destination.node)
+            if node is not None and node.public_key:
+                return True
+            if self._clock.monotonic() >= until:
+                break
+            await self._clock.sleep(KEY_POLL_S)
+        return False
+
+    async def _send_smaller(self, item: Waiting, lane: list[Waiting]) -> bool:
+        """Cut what is left of a reply anew, into smaller packets, and put them in its place."""
+        left = [one for one in lane if one.exchange == item.exchange]
+        address = replace(item.packet.address, limit_bytes=max(LEAST_BYTES, item.packet.address.limit_bytes * 3 // 4))
+        packets = split(
+            text_of([one.packet for one in left]),
+            address,
+            max_packets=len(left) + 1,
+            max_characters=address.limit_bytes,
+        )
+        log.warning("packets to %s are refused as too large; cut smaller", address.destination)
+        try:
+            async with self._database.transaction() as db:
+                await rows.remove_exchange(db, item.exchange)
+                await self.add(db, item.exchange, packets)
+        except StoreError as error:
+            return await self._give_up(item, item.packet, f"TOO_LARGE, and {error}")
+        self.wake()
+        return False
+
+    def _new_id(self) -> int:
+        return self._rng.randint(1, 0xFFFFFFFF)
+
+    async def _give_up(self, item: Waiting, packet: OutgoingPacket, reason: str) -> bool:
         self.failed += 1
-        packet = item.packet
         left = await self._stored(rows.remove_exchange, item.exchange) or 1
         log.warning(
             "packet %08x (%d/%d) to %s not delivered: %s%s%s",
@@ -216,14 +295,15 @@ class Outbox:
             return None
 
 
-def _log_sent(packet: OutgoingPacket, delivery: Delivery) -> None:
+def _log_sent(packet: OutgoingPacket, delivery: Delivery, *, tries: int) -> None:
     log.info(
-        "sent packet %08x (%d/%d) to %s, %d bytes: %s",
+        "sent packet %08x (%d/%d) to %s, %d bytes: %s%s",
         packet.packet_id,
         packet.part,
         packet.parts,
         packet.address.destination,
         len(packet.text.encode()),
         delivery.fate.value,
+        f" after {tries} tries" if tries > 1 else "",
     )
     log.debug("sent packet %08x says: %r", packet.packet_id, packet.text)

@@ -194,7 +194,9 @@ class FakeRadio:
             raise RadioDisconnected(self.state)
         self.sent.append(packet)
 
-    async def delivery(self, packet: OutgoingPacket) -> Delivery:
+    async def delivery(
+        self, packet: OutgoingPacket, *, earlier: Sequence[OutgoingPacket] = (), within_s: float | None = None
+    ) -> Delivery:
         return self.fate(packet)
 
 

@@ -4,14 +4,14 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 
 from meshai.clock import ScaledClock
 from meshai.errors import NotDelivered, RadioDisconnected
-from meshai.messages import Address, Channel, Conversation, Delivery, Direct, Fate, OutgoingPacket
+from meshai.messages import Address, Channel, Conversation, Delivery, Direct, Fate, Node, NodeNum, OutgoingPacket
 from meshai.outbox import Outbox
 from meshai.store import outbox as rows
 from meshai.store.database import Database
@@ -29,6 +29,9 @@ class RecordingRadio(FakeRadio):
         self.tries: list[tuple[float, OutgoingPacket]] = []
         self.breaks = 0
         self.refused: dict[str, str] = {}
+        self.too_large = 1000
+        self.late_acks: set[str] = set()
+        self.known: dict[int, Node] = {}
         self.fate_known = asyncio.Event()
         self.fate_known.set()
 
@@ -37,14 +40,23 @@ class RecordingRadio(FakeRadio):
         if self.breaks:
             self.breaks -= 1
             raise RadioDisconnected("the link broke")
+        if len(packet.text) > self.too_large:
+            raise NotDelivered("TOO_LARGE")
         if packet.text in self.refused:
             raise NotDelivered(self.refused[packet.text])
         await super().send(packet)
 
-    async def delivery(self, packet: OutgoingPacket) -> Delivery:
+    async def delivery(
+        self, packet: OutgoingPacket, *, earlier: Sequence[OutgoingPacket] = (), within_s: float | None = None
+    ) -> Delivery:
+        if within_s is not None:  # it had its end already; only a late ack could change it
+            return Delivery(Fate.DELIVERED if packet.text in self.late_acks else Fate.UNCONFIRMED)
         if isinstance(packet.address.destination, Direct):
             await self.fate_known.wait()
         return self.fate(packet)
+
+    def nodes(self) -> Mapping[NodeNum, Node]:
+        return self.known
 
     @property
     def texts(self) -> list[str]:
@@ -73,7 +85,9 @@ class Box:
 
     def __init__(self, database: Database, radio: RecordingRadio, clock: ScaledClock) -> None:
         self.database = database
-        self.outbox = Outbox(database, radio, clock=clock, rng=random.Random(1), gap_s=2.5, worth_saying_s=120)
+        self.outbox = Outbox(
+            database, radio, clock=clock, rng=random.Random(1), gap_s=2.5, worth_saying_s=120, retries=1
+        )
         self.exchange = 0
 
     async def put(self, packets: Sequence[OutgoingPacket]) -> None:
@@ -186,7 +200,7 @@ async def test_a_reply_kept_longer_than_it_is_worth_is_dropped_and_logged(
     assert "too old" in caplog.text
 
 
-@pytest.mark.parametrize("reason", ["TOO_LARGE", "PKI_SEND_FAIL_PUBLIC_KEY", "ROUTING_ERROR_77"])
+@pytest.mark.parametrize("reason", ["NO_CHANNEL", "PKI_FAILED", "ROUTING_ERROR_77"])
 async def test_a_refused_part_ends_its_reply_only(
     database: Database, radio: RecordingRadio, fast: ScaledClock, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -204,15 +218,116 @@ async def test_a_refused_part_ends_its_reply_only(
     assert "!0000a11a" in warnings[0]
 
 
-async def test_a_packet_that_nobody_acknowledged_ends_its_reply(
+class Fates:
+    """What becomes of the packets with each text, try by try; delivered when nothing is said."""
+
+    def __init__(self, **fates: list[Delivery]) -> None:
+        self._fates = fates
+
+    def __call__(self, packet: OutgoingPacket) -> Delivery:
+        left = self._fates.get(packet.text, [])
+        return left.pop(0) if left else Delivery(Fate.DELIVERED)
+
+
+def failed(reason: str) -> Delivery:
+    return Delivery(Fate.FAILED, reason)
+
+
+LOST = failed("MAX_RETRANSMIT")
+
+
+async def test_a_lost_direct_packet_is_sent_once_more_with_a_new_id_before_the_next_part(
     database: Database, radio: RecordingRadio, fast: ScaledClock
 ) -> None:
-    radio.fate = lambda packet: Delivery(Fate.FAILED, "MAX_RETRANSMIT")
+    radio.fate = Fates(a1=[LOST])
+    async with running(database, radio, fast) as box:
+        await box.put(reply(ANNA, "a1", "a2"))
+        await box.drained()
+        assert (box.outbox.sent, box.outbox.failed) == (2, 0)
+    assert radio.texts == ["a1", "a1", "a2"]
+    assert len({packet.packet_id for packet in radio.sent}) == 3
+
+
+@pytest.mark.parametrize("end", [LOST, Delivery(Fate.UNCONFIRMED), Delivery(Fate.RELAYED)])
+async def test_tries_are_bounded_and_the_next_person_does_not_wait(
+    database: Database, radio: RecordingRadio, fast: ScaledClock, end: Delivery
+) -> None:
+    radio.fate = Fates(a1=[end] * 9)
     async with running(database, radio, fast) as box:
         await box.put(reply(ANNA, "a1", "a2"))
         await box.put(reply(BEN, "b1"))
         await box.drained()
-    assert sorted(radio.texts) == ["a1", "b1"]
+        assert await box.left() == 0
+    assert radio.texts[:3] == ["a1", "b1", "a1"]
+    # Nobody refused it and a neighbour may have carried it: then the reply goes on.
+    assert radio.texts[3:] == ([] if end is LOST else ["a2"])
+
+
+async def test_a_late_ack_makes_the_next_try_needless(
+    database: Database, radio: RecordingRadio, fast: ScaledClock
+) -> None:
+    radio.fate = Fates(a1=[Delivery(Fate.UNCONFIRMED)])
+    radio.late_acks.add("a1")
+    async with running(database, radio, fast) as box:
+        await box.put(reply(ANNA, "a1", "a2"))
+        await box.drained()
+    assert radio.texts == ["a1", "a2"]
+
+
+async def test_channel_packets_are_never_repeated_for_want_of_an_ack(
+    database: Database, radio: RecordingRadio, fast: ScaledClock
+) -> None:
+    radio.fate = Fates(c1=[Delivery(Fate.UNCONFIRMED)], c2=[LOST])
+    async with running(database, radio, fast) as box:
+        await box.put(reply(Channel(1), "c1", "c2", "c3"))
+        await box.drained()
+    assert radio.texts == ["c1", "c2"]
+
+
+@pytest.mark.parametrize("has_key", [True, False])
+async def test_a_missing_key_is_waited_for_once(
+    database: Database, radio: RecordingRadio, fast: ScaledClock, has_key: bool
+) -> None:
+    radio.refused["a1"] = "PKI_SEND_FAIL_PUBLIC_KEY"
+    async with running(database, radio, fast) as box:
+        await box.put(reply(ANNA, "a1"))
+        async with asyncio.timeout(20):
+            while not radio.tries:
+                await fast.sleep(1)
+        await fast.sleep(20)
+        assert len(radio.tries) == 1
+        if has_key:
+            radio.refused.clear()
+            radio.known[ANNA.node] = Node(ANNA.node, public_key=b"k" * 32)
+        await box.drained()
+    assert radio.texts == (["a1"] if has_key else [])
+    assert len(radio.tries) == (2 if has_key else 1)
+
+
+async def test_too_large_parts_are_cut_smaller_once(
+    database: Database, radio: RecordingRadio, fast: ScaledClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = " ".join(f"word{number:02}" for number in range(25))
+    radio.too_large = 150
+    async with running(database, radio, fast) as box:
+        await box.put(reply(ANNA, "first", words, "last"))
+        await box.drained()
+        assert await box.left() == 0
+    assert radio.texts[0] == "first"
+    assert " ".join(text.split(") ", 1)[1] for text in radio.texts[1:]).split() == [*words.split(), "last"]
+    assert "cut smaller" in caplog.text
+
+
+async def test_a_spent_duty_cycle_holds_packets_back_until_they_are_too_old(
+    database: Database, radio: RecordingRadio, fast: ScaledClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    radio.refused["a1"] = "DUTY_CYCLE_LIMIT"
+    async with running(database, radio, fast) as box:
+        await box.put(reply(ANNA, "a1"))
+        await box.put(reply(BEN, "b1"))
+        await box.drained()
+    assert [packet.text for _, packet in radio.tries] == ["a1", "b1"]
+    assert "too old" in caplog.text
 
 
 async def test_a_restart_sends_what_was_not_handed_over_and_nothing_else(

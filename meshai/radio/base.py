@@ -1,6 +1,6 @@
 """The seam to radios: what the program may ask of any of them."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -71,6 +71,12 @@ class Radio(Protocol):
         """
         ...
 
-    async def delivery(self, packet: OutgoingPacket) -> Delivery:
-        """What became of a packet `send` handed over; returns when that is known or cannot be."""
+    async def delivery(
+        self, packet: OutgoingPacket, *, earlier: Sequence[OutgoingPacket] = (), within_s: float | None = None
+    ) -> Delivery:
+        """What became of a packet `send` handed over; returns when that is known or cannot be.
+
+        Waits at most `within_s`, by default as long as the radio may need for all its tries. A late ack of an
+        `earlier` try of the same text counts as well.
+        """
         ...

@@ -8,7 +8,7 @@ import asyncio
 import codecs
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import IO, Final, Self
 
@@ -91,7 +91,9 @@ class ConsoleRadio:
         check_fits(packet)
         self._show(packet.text)
 
-    async def delivery(self, packet: OutgoingPacket) -> Delivery:
+    async def delivery(
+        self, packet: OutgoingPacket, *, earlier: Sequence[OutgoingPacket] = (), within_s: float | None = None
+    ) -> Delivery:
         is_direct = isinstance(packet.address.destination, Direct)
         return Delivery(Fate.DELIVERED if is_direct else Fate.HANDED_OVER)
 

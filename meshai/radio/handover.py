@@ -8,6 +8,7 @@ A heartbeat costs no airtime.
 import asyncio
 import contextlib
 import logging
+from collections.abc import Sequence
 from typing import Any, Final
 
 from meshai.airtime import Modem
@@ -139,7 +140,14 @@ class HandOver:
             self._sent.drop(sent.packet_id)
             raise NotDelivered(error)
 
-    async def delivery(self, packet: OutgoingPacket, modem: Modem | None) -> Delivery:
+    async def delivery(
+        self,
+        packet: OutgoingPacket,
+        modem: Modem | None,
+        *,
+        earlier: Sequence[OutgoingPacket] = (),
+        within_s: float | None = None,
+    ) -> Delivery:
         """What became of a packet. A lost link does not end the wait: the node keeps the ack for the next one."""
         sent = self._sent.get(packet.packet_id)
         if sent is None:
@@ -148,12 +156,15 @@ class HandOver:
             # A text that came too soon is dropped, which shows only in a nak behind a queue status that is in order.
             await first(self._clock, NAK_S, sent.fate)
             sent.settle(Delivery(Fate.HANDED_OVER))
-        else:
-            wait_s = ACK_WAIT_S if modem is None else modem.ack_wait_s(frame_bytes(packet)) + ACK_MARGIN_S
-            await first(self._clock, sent.at + wait_s - self._clock.monotonic(), sent.fate)
-            sent.give_up()
-        self._sent.drop(packet.packet_id)
-        return sent.fate.result()
+            return sent.fate.result()
+        tries = [sent, *filter(None, (self._sent.get(one.packet_id) for one in earlier))]
+        if within_s is None:
+            longest_s = ACK_WAIT_S if modem is None else modem.ack_wait_s(frame_bytes(packet)) + ACK_MARGIN_S
+            within_s = sent.at + longest_s - self._clock.monotonic()
+        ends = [one.delivered for one in tries]
+        await first(self._clock, within_s, *ends, *(() if sent.fate.done() else (sent.fate,)))
+        sent.give_up()
+        return Delivery(Fate.DELIVERED) if any(end.done() for end in ends) else sent.fate.result()
 
 
 def answer_hop_limit(hops: int | None, own: int) -> int:

@@ -156,8 +156,11 @@ class MeshtasticRadio:
             raise RadioDisconnected(self.state)
         await self._hand_over.send(self._link, packet, self._me)
 
-    async def delivery(self, packet: OutgoingPacket) -> Delivery:
-        return await self._hand_over.delivery(packet, self._me.modem if self._me is not None else None)
+    async def delivery(
+        self, packet: OutgoingPacket, *, earlier: Sequence[OutgoingPacket] = (), within_s: float | None = None
+    ) -> Delivery:
+        modem = self._me.modem if self._me is not None else None
+        return await self._hand_over.delivery(packet, modem, earlier=earlier, within_s=within_s)
 
     # Connecting, in the radio's task.
 

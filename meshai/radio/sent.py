@@ -30,6 +30,8 @@ class SentPacket:
         self.taken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Whether the node holds it: "", or the name of the refusal."""
         self.fate: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+        self.delivered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """The destination's ack, also one that comes after all hope was given up."""
 
     @property
     def nak(self) -> str:
@@ -54,6 +56,8 @@ class SentPacket:
             self.settle(Delivery(Fate.FAILED, answer.error))
         elif answer.sender == self.destination:
             self.settle(Delivery(Fate.DELIVERED))
+            if not self.delivered.done():
+                self.delivered.set_result(None)
         elif answer.sender == own:
             self.is_relayed = True
 

@@ -58,6 +58,11 @@ async def remove_handed_over(db: aiosqlite.Connection) -> int:
         return cursor.rowcount
 
 
+async def renew(db: aiosqlite.Connection, row: int, packet_id: int) -> None:
+    """A new try of a packet: it waits again, with another id."""
+    await db.execute("UPDATE outbox SET handed_over = 0, packet_id = ? WHERE id = ?", (packet_id, row))
+
+
 async def remove(db: aiosqlite.Connection, row: int) -> None:
     await db.execute("DELETE FROM outbox WHERE id = ?", (row,))
 
