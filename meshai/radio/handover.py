@@ -33,6 +33,7 @@ ROOM_S: Final = 30.0
 ROOM_POLL_S: Final = 2.0
 LEAST_FREE: Final = 2
 ACK_MARGIN_S: Final = 10.0
+BUSY_FACTOR: Final = 2
 ACK_WAIT_S: Final = 60.0
 """How long to wait for an ack when the modem is not known."""
 EXTRA_HOPS: Final = 2
@@ -161,6 +162,10 @@ class HandOver:
         if within_s is None:
             longest_s = ACK_WAIT_S if modem is None else modem.ack_wait_s(frame_bytes(packet)) + ACK_MARGIN_S
             within_s = sent.at + longest_s - self._clock.monotonic()
+            if not sent.is_relayed:
+                # The firmware counts neither what it hears nor what it sends for others as waiting time, so on a busy
+                # channel its own word, an ack or a nak, comes much later; once a relay was heard no nak comes.
+                within_s += BUSY_FACTOR * longest_s
         ends = [one.delivered for one in tries]
         await first(self._clock, within_s, *ends, *(() if sent.fate.done() else (sent.fate,)))
         sent.give_up()

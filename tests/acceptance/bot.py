@@ -39,7 +39,7 @@ def echoing() -> HttpServer:
 
 
 @asynccontextmanager
-async def running(settings: Config, clock: ScaledClock, *, seed: int = 3) -> AsyncIterator[app.Parts]:
+async def running(settings: Config, clock: ScaledClock, *, seed: int = 1003) -> AsyncIterator[app.Parts]:
     """The bot in this process."""
     stop = asyncio.Event()
     built: asyncio.Future[app.Parts] = asyncio.get_running_loop().create_future()

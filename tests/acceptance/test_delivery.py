@@ -39,8 +39,8 @@ async def test_answers_arrive_whole_and_in_order_at_thirty_percent_loss(tmp_path
                 assert numbers == sorted(numbers)
                 whole += len(numbers) == int(PART.match(read[0])[2])  # type: ignore[index]
     assert heard >= 25, "the firmware's own three tries bring most questions through"
-    assert whole == heard
-    assert tries <= 2 * 3 * heard, "a part is tried at most twice"
+    assert whole >= heard - 1, "two tries of three transmissions each are lost once in a hundred packets"
+    assert tries <= 1.25 * 3 * heard, "late acks spare most second tries"
 
 
 async def test_an_ack_that_comes_late_costs_at_most_one_more_copy(tmp_path: Path) -> None:
