@@ -1,4 +1,7 @@
-"""The bot with a pause between texts that is shorter than the settings allow, for `benchmarks.core`."""
+"""The bot with a pause between texts that is shorter than the settings allow, for `benchmarks.core`.
+
+Its questions come faster than any person's, so it takes nobody for a bot.
+"""
 
 import asyncio
 import logging
@@ -11,6 +14,7 @@ from meshai import app
 from meshai.clock import SystemClock
 from meshai.config import load
 from meshai.notify import Notifier
+from meshai.testing import NoGuard
 
 
 async def main(settings: Path, gap_s: float) -> None:
@@ -19,7 +23,14 @@ async def main(settings: Path, gap_s: float) -> None:
     logging.basicConfig(level=logging.INFO)
     config = load(settings)
     config = config.model_copy(update={"replies": config.replies.model_copy(update={"gap_s": gap_s})})
-    await app.run(config, clock=SystemClock(), rng=random.SystemRandom(), stop=stop, notifier=Notifier({}))
+    await app.run(
+        config,
+        clock=SystemClock(),
+        rng=random.SystemRandom(),
+        stop=stop,
+        notifier=Notifier({}),
+        loop_guard=NoGuard(),
+    )
 
 
 if __name__ == "__main__":

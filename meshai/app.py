@@ -18,6 +18,7 @@ from meshai.clock import Clock
 from meshai.commands.base import Status
 from meshai.config import Config, database_path
 from meshai.errors import MeshAIError, StoreError
+from meshai.loops import LoopGuard
 from meshai.memory.memory import Memory
 from meshai.messages import TextLimits
 from meshai.model.base import LanguageModel
@@ -55,7 +56,14 @@ class Parts:
 
 @asynccontextmanager
 async def built(
-    config: Config, *, database: Database, radio: Radio, model: LanguageModel | None, clock: Clock, rng: random.Random
+    config: Config,
+    *,
+    database: Database,
+    radio: Radio,
+    model: LanguageModel | None,
+    clock: Clock,
+    rng: random.Random,
+    loop_guard: LoopGuard | None = None,
 ) -> AsyncIterator[Parts]:
     """Wire the parts and enter radio and model, the radio first, since it is what must not wait."""
     registry = Registry()
@@ -107,6 +115,7 @@ async def built(
         max_tokens=config.model.max_tokens,
         clock=clock,
         answer_within_s=config.radio.answer_within_s,
+        loop_guard=loop_guard or LoopGuard(),
     )
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(radio)
@@ -271,9 +280,10 @@ async def run(
     notifier: Notifier,
     radio: Radio | None = None,
     model: LanguageModel | None = None,
+    loop_guard: LoopGuard | None = None,
     watch: Callable[[Parts], Coroutine[Any, Any, None]] | None = None,
 ) -> None:
-    """The whole program until `stop` is set. `radio` and `model` take the place of the configured ones.
+    """The whole program until `stop` is set. `radio`, `model` and `loop_guard` take the place of the usual ones.
 
     `watch` runs beside it and may look inside; it is cancelled at the end.
     """
@@ -285,7 +295,9 @@ async def run(
             radio = node_radio(config, clock=clock, rng=rng, away_since=away_since)
         model = model or builtin.model(config.model, clock=clock)
         log.info("MeshAI %s, database %s, model %s", __version__, database.path, model.name if model else "none")
-        async with built(config, database=database, radio=radio, model=model, clock=clock, rng=rng) as parts:
+        async with built(
+            config, database=database, radio=radio, model=model, clock=clock, rng=rng, loop_guard=loop_guard
+        ) as parts:
             watching = asyncio.create_task(watch(parts), name="watch") if watch is not None else None
             try:
                 await serve(parts, stop=stop, clock=clock, notifier=notifier)

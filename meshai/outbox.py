@@ -14,6 +14,7 @@ refused, is decided in `retries.py`; an ack of an earlier try that comes late ma
 import asyncio
 import logging
 import random
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 
 STORE_RETRY_S: Final = 5.0
 KEY_POLL_S: Final = 5.0
+MOST_PLACES: Final = 1000
+"""Destinations of which the time of the newest packet is known."""
 LEAST_BYTES: Final = 60
 """Smallest packet worth its header; the settings allow none smaller either."""
 
@@ -76,6 +79,7 @@ class Outbox:
         self._lanes: dict[Conversation, list[Waiting]] = {}
         self._deadlines: dict[int, float] = {}
         self._newest_row = 0
+        self._sent_at: OrderedDict[Conversation, float] = OrderedDict()
         self.sent = 0
         self.failed = 0
 
@@ -83,6 +87,10 @@ class Outbox:
     def waiting(self) -> int:
         """Packets known to wait or to be under way."""
         return sum(len(lane) for lane in self._lanes.values())
+
+    def sent_at(self, destination: Conversation) -> float | None:
+        """When the newest packet to this place was handed over, by the monotonic clock; None if not lately."""
+        return self._sent_at.get(destination)
 
     async def add(self, db: Connection, exchange: int, packets: Iterable[OutgoingPacket]) -> int:
         """Queue a reply in the caller's transaction; returns the first packet's id. Call `wake()` after it."""
@@ -223,6 +231,11 @@ class Outbox:
                     return Delivery(Fate.FAILED, str(error))
                 finally:
                     self._next_at = self._clock.monotonic() + self._gap_s
+        destination = packet.address.destination
+        self._sent_at[destination] = self._clock.monotonic()
+        self._sent_at.move_to_end(destination)
+        if len(self._sent_at) > MOST_PLACES:
+            self._sent_at.popitem(last=False)
         await self._stored(rows.hand_over, row)
         return await self._radio.delivery(packet, earlier=earlier)
 

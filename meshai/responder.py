@@ -19,6 +19,7 @@ from meshai.commands.base import Request, Status
 from meshai.commands.more import asks_for_more
 from meshai.config import ChannelSettings, ReplySettings
 from meshai.errors import CommandError, ModelError, ModelRefused, ModelTimeout, StoreError
+from meshai.loops import LoopGuard
 from meshai.memory.memory import Memory
 from meshai.messages import Address, Command, Decision, Ignore, IncomingMessage, Node, NodeNum, Prompt, Reply, node_id
 from meshai.model.base import LanguageModel
@@ -66,6 +67,7 @@ class Responder:
         max_tokens: int,
         clock: Clock,
         answer_within_s: float,
+        loop_guard: LoopGuard,
     ) -> None:
         self._database = database
         self._radio = radio
@@ -80,6 +82,7 @@ class Responder:
         self._max_tokens = max_tokens
         self._clock = clock
         self._answer_within_s = answer_within_s
+        self._loop_guard = loop_guard
         self._turnstiles: dict[NodeNum, _Turnstile] = {}
         self._at_once = asyncio.Semaphore(MOST_AT_ONCE)
         self.answered = 0
@@ -90,6 +93,8 @@ class Responder:
     async def hear(self, message: IncomingMessage) -> Exchange | None:
         """Decide on a message, and note it if it will be answered. Returns None for silence."""
         decision = self._route(message)
+        if isinstance(decision, Prompt) and self._is_loop(message):
+            decision = Ignore("taken for a bot that answers us")
         _log_heard(message, decision)
         if isinstance(decision, Ignore):
             return None
@@ -145,6 +150,10 @@ class Responder:
         if me is None:
             return Ignore("our own node is not known yet")
         return self._router.route(message, me.node)
+
+    def _is_loop(self, message: IncomingMessage) -> bool:
+        answered_at = self._outbox.sent_at(self._address(message).destination)
+        return self._loop_guard.is_loop(message, now=self._clock.monotonic(), answered_at=answered_at)
 
     async def _run(self, command: Command, message: IncomingMessage) -> Reply:
         request = Request(

@@ -21,7 +21,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "registry commands tools",
         "memory outbox",
         "radio model store sim",
-        "router chunker plaintext retries airtime",
+        "router chunker plaintext retries loops airtime",
         "messages config configfile yamlfile clock errors notify characters",
     )
 )

@@ -18,7 +18,7 @@ from meshai.model.base import ChatMessage
 from meshai.model.tokens import estimate
 from meshai.notify import Notifier
 from meshai.store.database import open_database
-from meshai.testing import FakeRadio, ScriptedModel
+from meshai.testing import FakeRadio, NoGuard, ScriptedModel
 
 ANNA, BEN = 0xA11A, 0xBE17
 
@@ -71,6 +71,7 @@ async def story(
             model=model if has_model else None,
             clock=clock,
             rng=random.Random(7),
+            loop_guard=NoGuard(),
         ) as parts,
     ):
         task = asyncio.create_task(serve(parts, stop=stop, clock=clock, notifier=Notifier({})))

@@ -69,7 +69,7 @@ async def test_after_every_fault_a_question_is_answered_and_nothing_is_left_behi
             before = (threads(), len(asyncio.all_tasks()), sockets(), subscriptions())
             for number in range(1, ROUNDS + 1):
                 await node.fault(kinds[number % len(kinds)], seconds=rng.uniform(0.5, 25))
-                await clock.sleep(rng.uniform(0, 20))
+                await clock.sleep(rng.uniform(8, 28))  # as a person reads and types
                 await ask(number)
                 assert node.open_connections <= 1
             async with clock.timeout(300):
