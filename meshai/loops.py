@@ -2,8 +2,8 @@
 
 Two programs that answer everything would talk to each other for ever. A person reads an answer and types the next
 text; a program sends it sooner than that can be done. One such text may be a person's, who was typing already; the
-third in a row is taken for a program's, and its sender's questions stay unanswered for ten minutes: long enough, since a
-program that only answers has nothing to answer then. Commands are not judged; people type `!ping` fast.
+third in a row is taken for a program's, and its sender's questions stay unanswered for ten minutes: long enough, since
+a program that only answers has nothing to answer then. Commands are not judged; people type `!ping` fast.
 """
 
 import logging
