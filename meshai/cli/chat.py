@@ -56,15 +56,21 @@ async def _chat(config: Config, *, is_terminal: bool) -> None:
         config,
         clock=clock,
         show=lambda text: click.echo(click.style("MeshAI> ", fg="green") + text),
-        lines=_typed() if is_terminal else None,
+        lines=_typed(stop) if is_terminal else None,
     )
     await app.run(config, clock=clock, rng=random.SystemRandom(), stop=stop, notifier=Notifier({}), radio=radio)
 
 
-async def _typed() -> AsyncIterator[str]:
+async def _typed(stop: asyncio.Event) -> AsyncIterator[str]:
+    """What is typed, line by line, until Ctrl-D; Ctrl-C stops the whole program, also while an answer is awaited."""
     prompt: PromptSession[str] = PromptSession("You> ")
     while True:
         try:
-            yield await prompt.prompt_async()
-        except (EOFError, KeyboardInterrupt):
+            # With its own handler of SIGINT the prompt would take away ours when it ends.
+            yield await prompt.prompt_async(handle_sigint=False)
+        except EOFError:
+            click.echo("Finishing what was asked; Ctrl-C ends at once.")
+            return
+        except KeyboardInterrupt:
+            stop.set()
             return

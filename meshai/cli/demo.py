@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import os
 import random
 import re
 import signal
@@ -31,6 +32,9 @@ from meshai.sim.people import BOT_CHANNEL, VILLAGE_TALK, Line, say, villagers
 
 CHANNELS: Final = ("", "MeshAI")
 SVG_COLUMNS: Final = 118
+LEAST_S: Final = 35.0
+MOST_BYTES: Final = {True: 220, False: 232}
+"""The longest text a node sends directly (True) and on a channel."""
 PATIENCE_S: Final = 25.0
 """How long before the end of a timed demo the last line is spoken."""
 
@@ -41,7 +45,16 @@ def _seconds(ctx: click.Context, option: click.Parameter, value: str | None) -> 
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h)?", value)
     if match is None:
         raise click.BadParameter(f"{value!r} is no time such as 60s or 5m")
-    return float(match[1]) * {"s": 1, None: 1, "m": 60, "min": 60, "h": 3600}[match[2]]
+    seconds = float(match[1]) * {"s": 1, None: 1, "m": 60, "min": 60, "h": 3600}[match[2]]
+    if seconds < LEAST_S:
+        raise click.BadParameter(f"{value} is too short for anyone to be answered; {LEAST_S:.0f}s at least")
+    return seconds
+
+
+def _picture(ctx: click.Context, option: click.Parameter, value: Path | None) -> Path | None:
+    if value is not None and not os.access(value.absolute().parent, os.W_OK):
+        raise click.BadParameter(f"{value} cannot be written; is its folder there?")
+    return value
 
 
 @click.command(
@@ -50,7 +63,7 @@ Examples:
   meshai demo
   meshai demo --small --for 60s"""
 )
-@click.option("--small", is_flag=True, help="Take the 93 MB test model, also where a better one fits.")
+@click.option("--small", is_flag=True, help="Take the 98 MB test model, also where a better one fits.")
 @click.option(
     "--for",
     "duration_s",
@@ -59,14 +72,17 @@ Examples:
     help="End after this time (60s, 5m); the exit code is 0 only if everyone was answered.",
 )
 @click.option(
-    "--svg", type=click.Path(dir_okay=False, path_type=Path), help="Save what the terminal showed as a picture."
+    "--svg",
+    callback=_picture,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Save what the terminal showed as a picture.",
 )
 @click.option("--speed", type=click.FloatRange(0.1, 100), default=1.0, help="How much faster than life time runs.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Another seed, other chances of the radio.")
 def demo(*, small: bool, duration_s: float | None, svg: Path | None, speed: float, seed: int) -> None:
     """Watch the bot answer people on a simulated mesh, and talk to it yourself.
 
-    Needs no radio. The first time, a language model is fetched (93 MB or 1.1 GB).
+    Needs no radio. The first time, a language model is fetched (98 MB or 1.1 GB).
     """
     logs.set_up("error", is_journal=False)
     # A picture wants colours and a width also where no terminal shows them.
@@ -83,7 +99,9 @@ def demo(*, small: bool, duration_s: float | None, svg: Path | None, speed: floa
 def _model(console: Console, *, small: bool) -> str:
     """The name of the model that will talk, fetched if need be, and how good it is in plain words."""
     if importlib.util.find_spec("xllamacpp") is None:
-        raise ModelUnavailable('the demo needs the engine of the local model: pip install "meshai[local]"')
+        raise ModelUnavailable(
+            f"the demo needs the engine of the local model: {sys.executable} -m pip install xllamacpp"
+        )
     wanted = (None if small else weights.choose(free_memory())) or weights.SMOLLM2
     folder = weights.models_dir()
     if not any(model.is_present for model in weights.local_models(folder) if model.name == wanted.name):
@@ -110,7 +128,9 @@ class _Stage:
         )
         self._spoken: asyncio.Queue[OnAir] = asyncio.Queue()
         self._asked: list[tuple[Peer, int]] = []
-        """Who asked, with the question's packet id."""
+        """Who of the scripted people asked, with the question's packet id."""
+        self._speakers: dict[int, Peer] = {}
+        """Whoever said something, by its packet id."""
         self._apologies = 0
 
     async def run(self) -> int:
@@ -181,6 +201,7 @@ class _Stage:
 
     async def _say(self, line: Line, peer: Peer) -> None:
         packet_id = await say(line, peer)
+        self._speakers[packet_id] = peer
         if line.wants_answer:
             self._asked.append((peer, packet_id))
 
@@ -202,11 +223,24 @@ class _Stage:
                     text = (await prompt.prompt_async()).strip()
                 except (EOFError, KeyboardInterrupt):
                     return
-                channel = re.match(r"#(\d)\s+(.+)", text)
-                if channel and int(channel[1]) < len(CHANNELS):
-                    await say(Line(0, channel[2], 0, channel=int(channel[1])), you)
-                elif text:
-                    await say(Line(0, text, 0), you)
+                if text:
+                    await self._say_typed(text, you)
+
+    async def _say_typed(self, text: str, you: Peer) -> None:
+        """Send a typed line as its beginning says, unless no node could."""
+        channel = None
+        if match := re.match(r"#(\d+)\s*(.*)", text, re.DOTALL):
+            channel, text = int(match[1]), match[2]
+            if channel >= len(CHANNELS) or not text:
+                self._view.note(
+                    f"There are the channels #0 (primary) and #{BOT_CHANNEL}; write #{BOT_CHANNEL} TEXT.", "red"
+                )
+                return
+        size, most = len(text.encode()), MOST_BYTES[channel is None]
+        if size > most:
+            self._view.note(f"That is {size} bytes; one packet carries {most}. Not sent.", "red")
+            return
+        await self._say(Line(0, text, 0, channel=channel, wants_answer=False), you)
 
     async def _note_memory(self, parts: app.Parts) -> None:
         """After each answer, tell how much is remembered of the talk with that person."""
@@ -214,15 +248,15 @@ class _Stage:
         while True:
             packet = await self._spoken.get()
             await self._clock.sleep(0.2)
-            for peer, packet_id in reversed(self._asked):
-                if packet_id == packet.reply_id:
-                    place = Direct(peer.number) if packet.to == peer.number else Channel(packet.channel)
-                    count = await parts.memory.count(place, peer.number)
-                    if shown.get((place, peer.number), 0) != count:
-                        shown[place, peer.number] = count
-                        where = f" on #{place.index}" if isinstance(place, Channel) else ""
-                        self._view.note(f"≡ remembers {count} lines of the talk with {self._names[peer.number]}{where}")
-                    break
+            peer = self._speakers.get(packet.reply_id)
+            if peer is None:
+                continue
+            place = Direct(peer.number) if packet.to == peer.number else Channel(packet.channel)
+            count = await parts.memory.count(place, peer.number)
+            if shown.get((place, peer.number), 0) != count:
+                shown[place, peer.number] = count
+                where = f" on #{place.index}" if isinstance(place, Channel) else ""
+                self._view.note(f"≡ remembers {count} lines of the talk with {self._names[peer.number]}{where}")
 
     def _verdict(self) -> int:
         answered = sum(any(heard.reply_id == packet_id for heard in peer.inbox) for peer, packet_id in self._asked)

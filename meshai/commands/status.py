@@ -11,7 +11,7 @@ async def run(request: Request) -> Reply:
         status.modem,
         f"model {status.model}" if status.model else "no language model",
         f"{status.answered} answered",
-        f"{status.waiting} packets waiting",
+        f"{status.waiting} packet{'' if status.waiting == 1 else 's'} waiting",
     ]
     return Reply(", ".join(filter(None, parts)))
 

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from meshai.clock import Clock
-from meshai.config import RadioSettings
+from meshai.config import RadioSettings, TcpAddress
 from meshai.errors import RadioDisconnected, RadioError
 from meshai.messages import (
     BROADCAST,
@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 OPEN_S: Final = 30.0
 """Longest time to connect and download the configuration."""
 PROBE_EVERY_S: Final = 20.0
+STABLE_S: Final = 30.0
+"""A link that lives so long is no longer fought for."""
 MOST_STUCK: Final = 3
 """Threads that may hang in the library before no more are started."""
 
@@ -210,6 +212,9 @@ class MeshtasticRadio:
     async def _probe(self, link: Link) -> None:
         """Listen until the link is lost, and lose it when the node no longer answers."""
         while not link.lost.done():
+            if self._has_rival and self._clock.monotonic() - self._since >= STABLE_S:
+                self._has_rival = False
+                log.info("radio: connected to %s again, and the link holds", self._settings.address)
             quiet_s = PROBE_EVERY_S - self._hand_over.silent_s
             if quiet_s > 0:
                 await first(self._clock, quiet_s, link.lost)
@@ -239,7 +244,7 @@ class MeshtasticRadio:
             self._since, self._trouble = now, loss.reason
             level = self._level_of_change(logging.WARNING)
             log.log(level, "radio: lost the link to %s: %s", self._settings.address, loss.reason)
-        if loss.is_closed_by_node:
+        if loss.is_closed_by_node and isinstance(self._settings.endpoint, TcpAddress):
             self._has_rival = self._rivals.closed_by_node(now, lived_s)
         if self._has_rival and self._rarely.is_due("rival"):
             log.warning(
