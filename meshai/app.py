@@ -31,7 +31,8 @@ from meshai.registry import Registry
 from meshai.responder import Exchange, Responder
 from meshai.router import Router
 from meshai.store import life
-from meshai.store.database import Database, alone, open_database
+from meshai.store.database import Database, again_if_replaced
+from meshai.store.keeper import kept_database
 
 log = logging.getLogger(__name__)
 
@@ -151,8 +152,7 @@ async def serve(parts: Parts, *, stop: asyncio.Event, clock: Clock, notifier: No
             for task in background:
                 task.cancel()
     try:
-        async with parts.database.transaction() as db:
-            await life.listening(db, clock.now())
+        await _listening(parts.database, clock.now())
     except StoreError as error:
         log.warning("cannot note the time of the stop: %s", error)
 
@@ -211,11 +211,22 @@ async def _note_life(database: Database, radio: Radio, clock: Clock) -> None:
     while True:
         if radio.is_connected:
             try:
-                async with database.transaction() as db:
-                    await life.listening(db, clock.now())
+                await _listening(database, clock.now())
             except StoreError as error:
                 log.warning("cannot note that we listen: %s", error)
         await clock.sleep(ALIVE_EVERY_S)
+
+
+@again_if_replaced
+async def _listening(database: Database, now: float) -> None:
+    async with database.transaction() as db:
+        await life.listening(db, now)
+
+
+@again_if_replaced
+async def _last_listened(database: Database) -> float | None:
+    async with database.transaction() as db:
+        return await life.last_listened(db)
 
 
 async def _watchdog(radio: Radio, notifier: Notifier, clock: Clock) -> None:
@@ -288,10 +299,9 @@ async def run(
     `watch` runs beside it and may look inside; it is cancelled at the end.
     """
     path = database_path(config)
-    async with alone(path), open_database(path) as database:
+    async with kept_database(path, clock=clock) as database:
         if radio is None:
-            async with database.transaction() as db:
-                away_since = await life.last_listened(db)
+            away_since = await _last_listened(database)
             radio = node_radio(config, clock=clock, rng=rng, away_since=away_since)
         model = model or builtin.model(config.model, clock=clock)
         log.info("MeshAI %s, database %s, model %s", __version__, database.path, model.name if model else "none")

@@ -3,6 +3,7 @@
     MeshAIError
     ├── ConfigError            settings that cannot be used; names file, line and key
     ├── StoreError             the database cannot be opened, read or written
+    │   └── StoreReplaced      another database is in use from now on; nothing was changed, and trying again helps
     ├── CommandError           its text is for the person who sent the command
     ├── WeightsError           a model file cannot be fetched, checked or found
     ├── RadioError
@@ -28,6 +29,10 @@ class ConfigError(MeshAIError):
 
 
 class StoreError(MeshAIError):
+    pass
+
+
+class StoreReplaced(StoreError):
     pass
 
 

@@ -27,7 +27,7 @@ from meshai.messages import Conversation, Delivery, Direct, Fate, OutgoingPacket
 from meshai.radio.base import Radio
 from meshai.retries import again
 from meshai.store import outbox as rows
-from meshai.store.database import Connection, Database
+from meshai.store.database import Connection, Database, again_if_replaced
 from meshai.store.outbox import Waiting
 
 log = logging.getLogger(__name__)
@@ -134,6 +134,7 @@ class Outbox:
         while self._lanes or self._is_looking or self._wake.is_set():
             await self._clock.sleep(0.05)
 
+    @again_if_replaced
     async def _new(self) -> list[Waiting]:
         async with self._database.transaction() as db:
             new = list(await rows.waiting(db, after=self._newest_row))
@@ -141,6 +142,7 @@ class Outbox:
         self._deadlines.update((item.row, now + self._worth_saying_s) for item in new)
         return new
 
+    @again_if_replaced
     async def _left_over(self) -> list[Waiting]:
         """What the last process left: what is still worth saying is sent, the rest dropped.
 
@@ -301,11 +303,15 @@ class Outbox:
     async def _stored(self, change: Callable[[Connection, int], Awaitable[int | None]], number: int) -> int | None:
         """Note a change; a database that fails now must not stop the sending."""
         try:
-            async with self._database.transaction() as db:
-                return await change(db, number)
+            return await self._change(change, number)
         except StoreError as error:
             log.error("cannot note what became of a packet: %s", error)
             return None
+
+    @again_if_replaced
+    async def _change(self, change: Callable[[Connection, int], Awaitable[int | None]], number: int) -> int | None:
+        async with self._database.transaction() as db:
+            return await change(db, number)
 
 
 def _log_sent(packet: OutgoingPacket, delivery: Delivery, *, tries: int) -> None:

@@ -29,7 +29,7 @@ from meshai.radio.base import Radio
 from meshai.registry import Registry
 from meshai.router import Router
 from meshai.store import heard
-from meshai.store.database import Database
+from meshai.store.database import Database, again_if_replaced
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +98,10 @@ class Responder:
         _log_heard(message, decision)
         if isinstance(decision, Ignore):
             return None
+        return await self._note(message, decision)
+
+    @again_if_replaced
+    async def _note(self, message: IncomingMessage, decision: Command | Prompt) -> Exchange | None:
         async with self._database.transaction() as db:
             number = await heard.add(db, message)
             if number is None:
@@ -107,6 +111,7 @@ class Responder:
                 await self._memory.heard(db, number, message, decision.text)
         return Exchange(number, message, decision)
 
+    @again_if_replaced
     async def unanswered(self) -> Sequence[Exchange]:
         """What the last process heard and did not answer, in order of arrival. Needs a connected radio."""
         owed: list[Exchange] = []
@@ -199,6 +204,7 @@ class Responder:
                 log.warning("no answer for %s: %s", node_id(message.sender), error)
             return Reply(_apology(error) if message.is_direct else "")
 
+    @again_if_replaced
     async def _say(self, exchange: Exchange, reply: Reply) -> None:
         """Cut the reply into packets, queue and remember them, and settle the question, all or nothing."""
         message, me = exchange.message, self._radio.me

@@ -39,7 +39,7 @@ TAKES: Mapping[str, frozenset[str]] = {
 SIBLINGS = {
     "commands": {"base"},
     "tools": {"base"},
-    "store": {"database", "migrations", "conversations", "health"},
+    "store": {"database", "migrations", "conversations", "health", "aside", "carrying"},
 }
 """In these sub-packages modules import only these of their siblings."""
 

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from meshai.clock import Clock
+from meshai.errors import StoreError
 from meshai.memory import context, prompts
 from meshai.messages import Channel, Conversation, IncomingMessage, NodeNum, Turn, node_id
 from meshai.model.base import ChatMessage
 from meshai.store import rests, turns
-from meshai.store.database import Connection, Database
+from meshai.store.database import Connection, Database, again_if_replaced
 
 TURNS_READ: Final = 200
 """Most turns looked at for one context; a radio's short texts fill any small model's budget long before."""
@@ -48,6 +49,7 @@ class Memory:
         turn = Turn(message.conversation, text, me, is_ours=True, at=self._clock.now())
         await turns.add_answer(db, exchange, turn, packet_id=packet_id)
 
+    @again_if_replaced
     async def context(
         self,
         exchange: int,
@@ -99,19 +101,31 @@ class Memory:
             await turns.extend_answer(db, earlier.exchange, text)
             await self.keep_rest(db, earlier.exchange, message, rest)
 
+    @again_if_replaced
     async def rest(self, message: IncomingMessage) -> str:
         """What the last answer to this sender, here and within the hour, had to leave out; else ""."""
         async with self._database.transaction() as db:
             rest = await rests.find(db, message.conversation, message.sender)
         return rest.text if rest is not None and self._clock.now() - rest.cut_at <= MORE_WITHIN_S else ""
 
+    @again_if_replaced
     async def count(self, conversation: Conversation, node: NodeNum) -> int:
-        """How many turns are kept of what `node` began in this conversation."""
+        """How many turns are kept of what `node` began in this conversation; StoreError while that is not known."""
         async with self._database.transaction() as db:
+            self._need_all()
             return await turns.count(db, conversation, node)
 
+    @again_if_replaced
     async def forget(self, conversation: Conversation, node: NodeNum) -> int:
-        """Delete what `node` began in this conversation, answers too; returns how many turns went."""
+        """Delete what `node` began in this conversation, answers too; returns how many turns went.
+
+        Raises StoreError while the database file cannot be used, since what is in there would come back.
+        """
         async with self._database.transaction() as db:
+            self._need_all()
             await rests.drop(db, conversation, node)
             return await turns.forget(db, conversation, node)
+
+    def _need_all(self) -> None:
+        if self._database.is_stand_in:
+            raise StoreError("the database file cannot be used now")

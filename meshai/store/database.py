@@ -9,26 +9,34 @@ import fcntl
 import logging
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 import aiosqlite
 
-from meshai.errors import StoreError
+from meshai.errors import StoreError, StoreReplaced
 from meshai.store import migrations
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 Connection: TypeAlias = aiosqlite.Connection
 """What a transaction gives, for the functions of `store`."""
 
+BUSY_TIMEOUT_MS: Final = 2000
+"""How long another program's lock is waited for: a stop during it must still end in time."""
+
 
 class Database:
-    """An open, migrated database. Made by `open_database`."""
+    """An open, migrated database. Made by `open_database`, or by `store.keeper` for one that may fail."""
+
+    is_stand_in = False
+    """It is not the file: it began empty and will be gone. Only to be asked inside a transaction."""
 
     def __init__(self, connection: aiosqlite.Connection, path: Path) -> None:
         self._connection = connection
@@ -39,24 +47,46 @@ class Database:
     async def transaction(self) -> AsyncIterator[aiosqlite.Connection]:
         """All or nothing: commits at the end of the block, rolls back if it raises or is cancelled.
 
-        Raises StoreError when SQLite does.
+        Raises StoreError when SQLite does; StoreReplaced when the block may be tried again at once, which
+        `again_if_replaced` does.
         """
         async with self._lock:
             try:
                 try:
-                    await _to_the_end(self._connection.execute("BEGIN IMMEDIATE"))
+                    await to_the_end(self._begin())
                     yield self._connection
-                    await _to_the_end(self._connection.commit())
+                    await to_the_end(self._connection.commit())
                 except BaseException:
-                    await _to_the_end(self._roll_back())
+                    await to_the_end(self._roll_back())
                     raise
             except sqlite3.Error as error:
-                raise StoreError(f"database {self.path}: {error}") from error
+                raise await self._failed(error) from error
+
+    async def _begin(self) -> None:
+        await self._connection.execute("BEGIN IMMEDIATE")
+
+    async def _failed(self, error: sqlite3.Error) -> StoreError:
+        """What to raise for an error inside a transaction that was rolled back."""
+        return StoreError(f"database {self.path}: {error}")
 
     async def _roll_back(self) -> None:
         # None is open when BEGIN failed, or when the cancellation came during a COMMIT that went through.
         if self._connection.in_transaction:
             await self._connection.rollback()
+
+
+def again_if_replaced(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Do the work of one transaction once more when the database was replaced in the middle of it."""
+
+    @wraps(work)
+    async def done(*args: P.args, **kwargs: P.kwargs) -> T:
+        while True:
+            try:
+                return await work(*args, **kwargs)
+            except StoreReplaced as error:
+                log.debug("once more: %s", error)
+
+    return done
 
 
 @asynccontextmanager
@@ -83,7 +113,7 @@ async def alone(path: Path) -> AsyncIterator[None]:
         os.close(descriptor)
 
 
-async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
     """Await `work` to its end even if this task is cancelled meanwhile; the cancellation comes after it."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -109,24 +139,42 @@ async def open_database(path: Path) -> AsyncIterator[Database]:
     Raises StoreError when the file cannot be used; it is left as it is.
     """
     try:
-        _make_private(path)
+        connection = await connect(path)
     except OSError as error:
         raise StoreError(
             f"cannot use {path} as the database: {error.strerror}; check its folder's rights or set storage.path"
         ) from error
-    try:
-        # The default of Python's sqlite3, implicit transactions, would open them behind our back.
-        connection = await aiosqlite.connect(path, isolation_level=None)
     except sqlite3.Error as error:
-        raise StoreError(f"cannot open the database {path}: {error}") from error
+        raise StoreError(f"the database {path} cannot be used: {error}") from error
     try:
-        try:
-            await _prepare(connection, str(path))
-        except sqlite3.Error as error:
-            raise StoreError(f"the database {path} cannot be used: {error}") from error
         yield Database(connection, path)
     finally:
-        await _to_the_end(connection.close())
+        await to_the_end(connection.close())
+
+
+async def connect(path: Path, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> aiosqlite.Connection:
+    """Open (or make) the database file and bring its schema up to date.
+
+    Raises what the operating system and SQLite raise, and StoreError for a file of a newer version.
+    """
+    await asyncio.to_thread(_make_private, path)
+    return await _prepared(path, busy_timeout_ms)
+
+
+async def in_memory() -> aiosqlite.Connection:
+    """A new empty database of the same schema that nobody else sees."""
+    return await _prepared(Path(":memory:"), BUSY_TIMEOUT_MS)
+
+
+async def _prepared(path: Path, busy_timeout_ms: int) -> aiosqlite.Connection:
+    # The default of Python's sqlite3, implicit transactions, would open them behind our back.
+    connection = await aiosqlite.connect(path, isolation_level=None)
+    try:
+        await _prepare(connection, str(path), busy_timeout_ms)
+    except BaseException:
+        await to_the_end(connection.close())
+        raise
+    return connection
 
 
 def _make_private(path: Path) -> None:
@@ -137,10 +185,12 @@ def _make_private(path: Path) -> None:
         path.chmod(0o600)
 
 
-async def _prepare(connection: aiosqlite.Connection, name: str) -> None:
+async def _prepare(connection: aiosqlite.Connection, name: str, busy_timeout_ms: int) -> None:
     connection.row_factory = sqlite3.Row
+    # A bit that has flipped in a text is no reason to have none.
+    connection.text_factory = _text
     for pragma in (
-        "busy_timeout = 5000",
+        f"busy_timeout = {busy_timeout_ms}",
         "journal_mode = WAL",
         "synchronous = FULL",  # NORMAL loses the last commits at a power cut
         "foreign_keys = ON",
@@ -148,3 +198,7 @@ async def _prepare(connection: aiosqlite.Connection, name: str) -> None:
     ):
         await connection.execute(f"PRAGMA {pragma}")
     await migrations.migrate(connection, name)
+
+
+def _text(read: bytes) -> str:
+    return read.decode(errors="replace")

@@ -4,6 +4,7 @@ A settled row keeps only who sent which packet, so that the same packet is never
 """
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
@@ -11,6 +12,8 @@ from typing import Final
 import aiosqlite
 
 from meshai.messages import IncomingMessage, TextLimits
+
+log = logging.getLogger(__name__)
 
 KEPT: Final = 5000
 """Settled rows remembered: days of the busiest mesh, a few hundred kilobytes."""
@@ -33,8 +36,15 @@ async def settle(db: aiosqlite.Connection, exchange: int) -> None:
 
 async def unsettled(db: aiosqlite.Connection) -> Sequence[tuple[int, int, IncomingMessage]]:
     """(exchange, earlier tries, message) of what the last process left unanswered, in order of arrival."""
+    rows = []
     async with db.execute("SELECT id, tries, message FROM heard WHERE message IS NOT NULL ORDER BY id") as cursor:
-        rows = [(int(row["id"]), int(row["tries"]), _from_json(row["message"])) for row in await cursor.fetchall()]
+        for row in await cursor.fetchall():
+            try:
+                rows.append((int(row["id"]), int(row["tries"]), _from_json(row["message"])))
+            except (ValueError, TypeError, KeyError) as error:
+                # A failing card may change a letter; what cannot be read must not stop every start from here on.
+                log.error("the question of exchange %s cannot be read, and stays unanswered: %s", row["id"], error)
+                await settle(db, row["id"])
     await db.execute("UPDATE heard SET tries = tries + 1 WHERE message IS NOT NULL")
     return rows
 

@@ -6,6 +6,9 @@ import aiosqlite
 
 from meshai.errors import StoreError
 
+NEWEST_THINKABLE: Final = 1000
+"""No schema will ever have a higher number; a file that says so is damaged."""
+
 STEPS: Final[tuple[tuple[str, ...], ...]] = (
     (
         # 1: what was heard and must be answered, what was said, what waits to be sent
@@ -78,6 +81,8 @@ async def migrate(db: aiosqlite.Connection, name: str) -> None:
     async with db.execute("PRAGMA user_version") as cursor:
         row = await cursor.fetchone()
     version = int(row[0]) if row else 0
+    if not 0 <= version <= NEWEST_THINKABLE:
+        raise aiosqlite.DatabaseError(f"there is no schema {version}")
     if version > len(STEPS):
         raise StoreError(
             f"{name} was written by a newer MeshAI (schema {version}, this one knows {len(STEPS)}): "

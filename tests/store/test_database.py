@@ -85,7 +85,7 @@ async def test_the_connection_is_set_up_for_power_cuts_and_forgetting(database: 
         "journal_mode": "wal",
         "synchronous": 2,
         "secure_delete": 1,
-        "busy_timeout": 5000,
+        "busy_timeout": 2000,
         "foreign_keys": 1,
     }
 

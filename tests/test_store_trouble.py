@@ -1,0 +1,285 @@
+"""Whole stories about a database in trouble: people are answered all the time, and remembered again afterwards."""
+
+import asyncio
+import itertools
+import logging
+import random
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from meshai.app import Parts, built, serve
+from meshai.clock import ScaledClock
+from meshai.config import Config, ReplySettings
+from meshai.messages import Node
+from meshai.model.base import ChatMessage
+from meshai.notify import Notifier
+from meshai.store.keeper import kept_database
+from meshai.testing import FakeRadio, ScriptedModel
+from tests.store.trouble import locked, read_only, small_disk
+
+ANNA, BEN = 0xA11A, 0xBE17
+PACKET_IDS = itertools.count(1000)
+"""Never again, also after a restart."""
+
+
+def echo(messages: Sequence[ChatMessage]) -> str:
+    return f"You said {messages[-1].content}"
+
+
+class Story:
+    def __init__(self, parts: Parts, radio: FakeRadio, model: ScriptedModel, clock: ScaledClock) -> None:
+        self.parts, self.radio, self.model, self.clock = parts, radio, model, clock
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not holds():
+                await self.clock.sleep(0.2)
+
+    async def ask(self, text: str, *, packets: int = 1) -> list[str]:
+        """Anna asks; returns the texts that were sent then."""
+        before = len(self.radio.sent)
+        self.radio.hear(text, sender=ANNA, heard_at=self.clock.now(), packet_id=next(PACKET_IDS))
+        await self.until(lambda: len(self.radio.sent) >= before + packets)
+        await self.parts.outbox.drained()
+        return [packet.text for packet in self.radio.sent[before:]]
+
+    async def until_file_is_used(self) -> None:
+        await self.until(lambda: not self.parts.database.is_stand_in)
+
+    @property
+    def last_prompt(self) -> list[str]:
+        return [message.content for message in self.model.requests[-1][1:]]
+
+
+@asynccontextmanager
+async def story(
+    path: Path,
+    *,
+    answer: Callable[[Sequence[ChatMessage]], str | Exception] = echo,
+    clock: ScaledClock | None = None,
+    config: Config | None = None,
+) -> AsyncIterator[Story]:
+    clock = clock or ScaledClock(50, start=1_800_000_000)
+    radio = FakeRadio(nodes=[Node(ANNA, "Anna"), Node(BEN, "Ben")])
+    model, stop = ScriptedModel(answer), asyncio.Event()
+    async with (
+        kept_database(path, clock=clock) as database,
+        built(
+            config or Config(), database=database, radio=radio, model=model, clock=clock, rng=random.Random(7)
+        ) as parts,
+    ):
+        task = asyncio.create_task(serve(parts, stop=stop, clock=clock, notifier=Notifier({})))
+        try:
+            yield Story(parts, radio, model, clock)
+        finally:
+            stop.set()
+            await task
+
+
+def rows(path: Path, query: str) -> list[tuple[object, ...]]:
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute(query).fetchall()
+    finally:
+        connection.close()
+
+
+def nothing_owed(path: Path) -> bool:
+    return (
+        rows(path, "SELECT count(*) FROM heard WHERE message IS NOT NULL")
+        == [(0,)]
+        == rows(path, "SELECT count(*) FROM outbox")
+    )
+
+
+def said(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno >= logging.WARNING and all(word in record.getMessage() for word in words)
+    ]
+
+
+async def test_a_disk_that_fills_up_and_is_freed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        path = disk.folder / "meshai.db"
+        async with story(path) as told:
+            assert await told.ask("before") == ["You said before"]
+            disk.fill()
+            for number in range(8):
+                text = f"{number} {'during ' * 25}".strip()
+                assert len(await told.ask(text, packets=2)) == 2
+            assert told.parts.database.is_stand_in
+            assert told.last_prompt[-3].startswith("6 during"), "what was said meanwhile is known"
+            assert "cannot be reached" in (await told.ask("!reset"))[0], "what is in the file would come back"
+            disk.free()
+            await told.until_file_is_used()
+            assert await told.ask("after") == ["You said after"]
+            assert "before" in told.last_prompt
+            assert told.last_prompt[-3].startswith("7 during")
+        assert nothing_owed(path)
+        async with story(path, clock=told.clock) as again:
+            await again.clock.sleep(10)
+            assert again.radio.sent == []
+    assert len(said(caplog, "cannot be used", "make room")) == 1
+    assert len(said(caplog, "in use again")) == 1
+    assert len({packet.packet_id for packet in told.radio.sent}) == len(told.radio.sent)
+
+
+async def test_a_full_disk_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        path = disk.folder / "meshai.db"
+        disk.fill()
+        async with story(path) as told:
+            assert await told.ask("hello") == ["You said hello"]
+            assert await told.ask("again") == ["You said again"]
+            assert told.last_prompt == ["hello", "You said hello", "again"]
+            disk.free()
+            await told.until_file_is_used()
+            await told.ask("after")
+            assert told.last_prompt[:2] == ["hello", "You said hello"]
+        assert nothing_owed(path)
+    assert len(said(caplog, "cannot be used")) == 1
+
+
+async def test_an_answer_under_way_when_the_disk_fills_up_is_sent_whole_and_once(tmp_path: Path) -> None:
+    config = Config(replies=ReplySettings(max_packets=3))
+    words = " ".join(f"word{number}" for number in range(70))
+    with small_disk(tmp_path / "disk") as disk:
+        path = disk.folder / "meshai.db"
+        async with story(path, answer=lambda _: words, config=config) as told:
+            told.radio.hear("tell me", sender=ANNA, heard_at=told.clock.now())
+            await told.until(lambda: len(told.radio.sent) == 1)
+            told.model.gate.clear()
+            told.radio.hear("and me", sender=BEN, heard_at=told.clock.now())
+            await told.until(lambda: len(told.model.requests) == 2)
+            disk.fill()
+            told.radio.hear("!ping", sender=ANNA, heard_at=told.clock.now())
+            await told.until(lambda: len(told.radio.sent) == 4)
+            told.model.gate.set()
+            await told.until(lambda: len(told.radio.sent) == 7)
+            assert told.parts.database.is_stand_in
+            disk.free()
+            await told.until_file_is_used()
+            await told.clock.sleep(20)
+        assert [packet.part for packet in told.radio.sent] == [1, 2, 3, 1, 1, 2, 3]
+        assert nothing_owed(path)
+        assert rows(path, "SELECT node FROM turns WHERE NOT is_ours ORDER BY exchange") == [(ANNA,), (BEN,)]
+        assert len(rows(path, "SELECT 1 FROM turns WHERE is_ours")) == 2, "the answer given meanwhile is remembered"
+
+
+async def test_a_read_only_disk_at_the_start_with_a_question_owed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    path = folder / "meshai.db"
+    async with story(path) as told:
+        told.model.gate.clear()
+        told.radio.hear("are you there?", sender=ANNA, heard_at=told.clock.now())
+        await told.until(lambda: bool(told.model.requests))
+    with read_only(folder):
+        async with story(path, clock=told.clock) as again:
+            await again.until(lambda: len(again.radio.sent) == 1)
+            assert again.parts.database.is_stand_in
+            assert await again.ask("hello") == ["You said hello"]
+            assert again.last_prompt[0] == "are you there?"
+    assert len(said(caplog, "cannot be used", "rights")) == 1
+
+
+async def test_a_folder_that_cannot_be_made_until_it_can(tmp_path: Path) -> None:
+    (tmp_path / "place").write_text("a file where the folder should be")
+    path = tmp_path / "place" / "meshai.db"
+    async with story(path) as told:
+        assert await told.ask("hello") == ["You said hello"]
+        (tmp_path / "place").unlink()
+        await told.until_file_is_used()
+        await told.ask("again")
+        assert told.last_prompt == ["hello", "You said hello", "again"]
+    assert len(rows(path, "SELECT 1 FROM turns")) == 4
+
+
+@pytest.mark.parametrize("when", ["at the start", "while running"])
+async def test_another_program_holds_the_lock(tmp_path: Path, when: str, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "meshai.db"
+    async with story(path) as told:
+        await told.ask("my dog is Rex")
+    lock = locked(path)
+    if when == "at the start":
+        await lock.__aenter__()
+    async with story(path) as told:
+        if when == "while running":
+            await told.ask("hello")
+            await lock.__aenter__()
+        assert await told.ask("during") == ["You said during"]
+        assert await told.ask("still") == ["You said still"]
+        assert told.parts.database.is_stand_in
+        assert "Rex" not in str(told.last_prompt)
+        await lock.__aexit__(None, None, None)
+        await told.until_file_is_used()
+        await told.ask("what is my dog called?")
+        assert told.last_prompt[0] == "my dog is Rex"
+        assert "still" in told.last_prompt
+    assert nothing_owed(path)
+    assert len(said(caplog, "cannot be used", "other program")) == 1
+
+
+async def test_the_log_speaks_of_it_once_an_hour(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "place").write_text("")
+    async with story(tmp_path / "place" / "meshai.db", clock=ScaledClock(2000, start=1_800_000_000)) as told:
+        began = told.clock.monotonic()
+        while told.clock.monotonic() - began < 3 * 3600 - 600:
+            await told.ask("hello")
+            await told.clock.sleep(120)
+    assert len(said(caplog)) == 3
+
+
+async def test_the_file_is_deleted_under_us(tmp_path: Path) -> None:
+    path = tmp_path / "meshai.db"
+    async with story(path) as told:
+        await told.ask("forget this")
+        for file in tmp_path.iterdir():
+            file.unlink()
+        assert await told.ask("at once") == ["You said at once"]
+        await told.until(path.exists)
+        await told.until_file_is_used()
+        assert await told.ask("later") == ["You said later"]
+        assert told.last_prompt == ["later"], "who deletes the file wants it forgotten"
+    assert rows(path, "SELECT text FROM turns ORDER BY exchange, is_ours") == [("later",), ("You said later",)]
+    assert nothing_owed(path)
+
+
+async def test_the_file_is_overwritten_under_us(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "meshai.db"
+    async with story(path) as told:
+        await told.ask("hello")
+        with path.open("r+b") as file:
+            file.write(random.Random(3).randbytes(path.stat().st_size))
+        (tmp_path / "meshai.db-wal").write_bytes(b"")
+        for number in range(4):
+            assert await told.ask(f"{number}") == [f"You said {number}"]
+            await told.clock.sleep(40)
+        assert not told.parts.database.is_stand_in
+    async with story(path) as told:
+        assert await told.ask("and now") == ["You said and now"]
+    assert len(said(caplog, "was damaged")) == 1
+    assert rows(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+@pytest.mark.parametrize("rest", [0, 100, 5000, -100])
+async def test_a_truncated_file_at_the_start(tmp_path: Path, rest: int, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "meshai.db"
+    async with story(path) as told:
+        await told.ask("hello " * 30, packets=2)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: rest % len(whole)] if rest else b"")
+    async with story(path) as told:
+        assert await told.ask("still there?") == ["You said still there?"]
+        assert not told.parts.database.is_stand_in
+    # An empty file is a new database to SQLite, and holds nothing that could be kept.
+    assert len(said(caplog, "was damaged")) == (rest != 0)
+    assert len(list(tmp_path.glob("meshai.db.damaged-*"))) == (rest != 0)
