@@ -14,6 +14,7 @@ import aiosqlite
 
 MOST_TURNS: Final = 2000
 """Turns a stand-in keeps, about a megabyte."""
+BUSY_S: Final = 1.0
 NUMBERED: Final = ("heard", "outbox")
 
 
@@ -87,7 +88,7 @@ async def read_only(path: Path) -> aiosqlite.Connection:
     # Where SQLite may not make its index of changes, it reads only a file without changes beside it, and when told so.
     is_whole = await asyncio.to_thread(_is_empty, Path(f"{path}-wal"))
     where = f"file:{quote(str(path))}?mode=ro{'&immutable=1' if is_whole else ''}"
-    connection = await aiosqlite.connect(where, uri=True)
+    connection = await aiosqlite.connect(where, uri=True, timeout=BUSY_S)
     connection.row_factory = sqlite3.Row
     return connection
 

@@ -53,8 +53,10 @@ async def kept_database(path: Path, *, clock: Clock) -> AsyncIterator[Database]:
         yield keeper
     finally:
         looking_after.cancel()
-        await asyncio.gather(looking_after, return_exceptions=True)
+        await asyncio.wait({looking_after})
         await to_the_end(keeper.close())
+        if not looking_after.cancelled():
+            looking_after.result()
 
 
 async def _started(path: Path, clock: Clock) -> "_Keeper":
@@ -78,7 +80,7 @@ class _Keeper(Database):
         self._is_damaged = False
         """SQLite said so while the file was in use."""
         self._file_id: tuple[int, int] | None = None
-        """Device and inode of the file in use."""
+        """Device and inode of the file that was last in use, and found sound."""
         self._retired: aiosqlite.Connection | None = None
         """The connection to a file that failed, still to be closed."""
         self._look = asyncio.Event()
@@ -121,6 +123,10 @@ class _Keeper(Database):
             if not self.is_stand_in and await asyncio.to_thread(self._is_gone):
                 async with self._lock:
                     await to_the_end(self._stand_in(StoreError("it was removed or replaced")))
+                # What held the right to answer may be gone too, with its folder or its disk.
+                await self._lock_file.aclose()
+                self._has_lock_file = False
+                self._file_id = None
             if self.is_stand_in:
                 await to_the_end(self._try_again())
 
@@ -158,7 +164,9 @@ class _Keeper(Database):
         self._knows_all = True
         self._is_damaged = isinstance(error, sqlite3.Error) and health.is_damage(error)
         self._say(error)
-        self._look.set()
+        if self._is_damaged:
+            # Waiting mends nothing.
+            self._look.set()
 
     async def _seed(self, source: aiosqlite.Connection, stand_in: aiosqlite.Connection) -> None:
         await stand_in.execute("BEGIN")
@@ -191,18 +199,19 @@ class _Keeper(Database):
     async def _return(self, *, busy_timeout_ms: int) -> None:
         file = await self._opened(busy_timeout_ms)
         try:
+            file_id = await asyncio.to_thread(_file_id, self.path)
             await file.execute("BEGIN IMMEDIATE")
             async with self._lock:
                 await carrying.bring_back(self._connection, file, knows_all=self._knows_all)
                 await file.commit()
                 stand_in, self._connection = self._connection, file
                 self.is_stand_in = self._knows_all = False
+                self._file_id = file_id
         except BaseException:
             await _close(file)
             raise
         await _close(stand_in)
         await file.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-        self._file_id = await asyncio.to_thread(_file_id, self.path)
         if self._is_back_to_say:
             self._is_back_to_say = False
             log.warning("the database %s is in use again", self.path)
@@ -230,7 +239,8 @@ class _Keeper(Database):
                 raise
             raise Damaged(str(error)) from error
         try:
-            if found := await health.damage(file):
+            is_known = await asyncio.to_thread(_file_id, self.path) == self._file_id
+            if not is_known and (found := await health.damage(file)):
                 raise Damaged(found)
         except sqlite3.Error as error:
             await _close(file)
@@ -249,7 +259,7 @@ class _Keeper(Database):
             "the database %s was damaged (%s) and is now %s; a new one is begun, what was remembered is in the old: "
             "sqlite3 %s .recover shows it; if this comes again, replace the card or disk",
             self.path,
-            found,
+            " ".join(found.split()),
             aside,
             aside,
         )
