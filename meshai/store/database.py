@@ -98,7 +98,7 @@ async def alone(path: Path) -> AsyncIterator[None]:
     lock = path.with_name(f"{path.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = _lock_file(lock)
     except OSError as error:
         raise StoreError(
             f"cannot make {lock}: {error.strerror}; check its folder's rights or set storage.path"
@@ -111,6 +111,16 @@ async def alone(path: Path) -> AsyncIterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock_file(lock: Path) -> int:
+    try:
+        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        if not lock.exists():
+            raise
+        # On a disk that has become read-only it can still be locked.
+        return os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
@@ -171,8 +181,11 @@ async def _prepared(path: Path, busy_timeout_ms: int) -> aiosqlite.Connection:
     connection = await aiosqlite.connect(path, isolation_level=None)
     try:
         await _prepare(connection, str(path), busy_timeout_ms)
-    except BaseException:
+    except BaseException as error:
         await to_the_end(connection.close())
+        if isinstance(error, UnicodeDecodeError):
+            # Python cannot read what SQLite says of it, because words of the damaged schema are quoted in it.
+            raise sqlite3.DatabaseError("malformed database schema") from error
         raise
     return connection
 

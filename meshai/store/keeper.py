@@ -172,7 +172,7 @@ class _Keeper(Database):
         await stand_in.execute("BEGIN")
         try:
             await carrying.seed(source, stand_in)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             log.debug("what the database %s owes cannot be read: %s", self.path, error)
             await stand_in.rollback()
             await self._number_beyond(stand_in)
@@ -285,7 +285,8 @@ class _Keeper(Database):
         log.error(
             "the database %s cannot be used: %s; questions are answered without memory until it can; %s",
             self.path,
-            error,
+            # Without the remedy that stands behind it: ours fits better.
+            str(error).partition("; ")[0],
             _remedy(error),
         )
 

@@ -14,7 +14,9 @@ import pytest
 
 from meshai.clock import ScaledClock
 from meshai.sim.mesh import SimulatedMesh
+from meshai.sim.peers import Peer
 from tests.model.serving import Answer, Asked, HttpServer, completion
+from tests.store.trouble import locked
 
 END_S = 10
 
@@ -141,3 +143,64 @@ async def test_wrong_settings_end_it_with_the_code_that_is_not_restarted(tmp_pat
         told = (await bot.process.stderr.read()).decode()
     assert "config.yaml:1: radio.address" in told
     assert "Traceback" not in told
+
+
+@asynccontextmanager
+async def answering(clock: ScaledClock) -> AsyncIterator[tuple[str, str, Peer]]:
+    """Settings of a bot's radio and model, which echoes, and somebody to ask it."""
+
+    async def handler(asked: Asked, writer: asyncio.StreamWriter) -> Answer:
+        return Answer(completion(f"You said {asked.json['messages'][-1]['content']}"))
+
+    async with SimulatedMesh(clock=clock, rng=random.Random(1)) as mesh, HttpServer(handler) as model:
+        node, anna = mesh.node(), mesh.peer("Anna")
+        yield f"tcp:127.0.0.1:{await node.listen_tcp()}", f"base_url: '{model.url}/v1', name: m", anna
+
+
+async def test_a_locked_database_silences_it_not_and_it_ends_in_time(tmp_path: Path) -> None:
+    clock = ScaledClock(20)
+    async with answering(clock) as (address, model, anna):
+        file = settings(tmp_path, address=address, model=model)
+        async with running(file) as bot:
+            await bot.until("radio: connected")
+            await clock.sleep(20)
+            async with locked(tmp_path / "meshai.db"):
+                await anna.send_direct("during")
+                assert (await anna.heard(600)).text == "You said during"
+                await anna.send_direct("at the end")
+                await bot.until(r"heard packet .* a question")
+                began = asyncio.get_running_loop().time()
+                assert await bot.end() == 0
+                assert asyncio.get_running_loop().time() - began < END_S
+    assert bot.log.count("cannot be used") == 1
+
+
+async def test_a_stop_in_the_wait_for_a_lock_is_in_time(tmp_path: Path) -> None:
+    clock = ScaledClock(20)
+    async with (
+        answering(clock) as (address, model, anna),
+        running(settings(tmp_path, address=address, model=model)) as bot,
+    ):
+        await bot.until("radio: connected")
+        await clock.sleep(20)
+        async with locked(tmp_path / "meshai.db"):
+            await anna.send_direct("during")
+            await clock.sleep(10)
+            assert await bot.end() == 0
+
+
+async def test_a_damaged_database_does_not_keep_it_from_answering(tmp_path: Path) -> None:
+    clock = ScaledClock(20)
+    (tmp_path / "meshai.db").write_bytes(b"what a dying card left " * 1000)
+    async with (
+        answering(clock) as (address, model, anna),
+        running(settings(tmp_path, address=address, model=model)) as bot,
+    ):
+        await bot.until("was damaged")
+        await bot.until("radio: connected")
+        await clock.sleep(20)
+        await anna.send_direct("hello")
+        assert (await anna.heard(600)).text == "You said hello"
+        assert await bot.end() == 0
+    assert len(list(tmp_path.glob("meshai.db.damaged-*"))) == 1
+    assert "Traceback" not in bot.log

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from meshai.errors import StoreError
@@ -101,6 +101,7 @@ def changed(content: bytes, change: tuple[str, float, bytes]) -> bytes:
             return content[:at] + what + content[at + len(what) :]
 
 
+@example(changes=[("over", 0.065038303825536, b"\x80")], wal=None)
 @settings(max_examples=150)
 @given(changes=st.lists(CHANGES, min_size=1, max_size=3), wal=st.binary(max_size=200) | st.none())
 def test_no_corruption_keeps_it_from_starting_and_answering(
@@ -416,3 +417,68 @@ def test_writes_that_fail_by_a_limit_and_succeed_again(tmp_path: Path) -> None:
     assert raw.execute("SELECT packet_id FROM heard ORDER BY id").fetchall() == [(number,) for number in range(1, 31)]
     assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     raw.close()
+
+
+async def test_numbers_grow_also_by_a_clock_that_goes_back(tmp_path: Path, clock: ManualClock) -> None:
+    place, aside = tmp_path / "place", tmp_path / "aside"
+    numbers = []
+    for start in range(3):
+        if place.exists():
+            place.rename(aside)
+        place.write_text("")
+        async with kept_database(place / "meshai.db", clock=clock) as database:
+            numbers.append(await use(database, 10 * start))
+            place.unlink()
+            if aside.exists():
+                aside.rename(place)
+            async with asyncio.timeout(10):
+                while database.is_stand_in:
+                    await clock.advance(31)
+            numbers.append(await use(database, 10 * start + 1))
+        clock.step(-86_400)
+    assert len(set(numbers)) == 6
+    raw = sqlite3.connect(place / "meshai.db")
+    assert raw.execute("SELECT count(*) FROM turns").fetchall() == [(12,)]
+    raw.close()
+
+
+WRITING = """
+import asyncio, itertools, sys
+from pathlib import Path
+from meshai.clock import SystemClock
+from meshai.store.keeper import kept_database
+from tests.store.test_keeper import use
+
+async def main():
+    async with kept_database(Path(sys.argv[1]), clock=SystemClock()) as database:
+        for packet_id in itertools.count(int(sys.argv[2])):
+            await use(database, packet_id)
+            print(packet_id, flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_hundred_kills_never_damage_it_nor_lose_what_was_noted(tmp_path: Path) -> None:
+    path, rng, noted = tmp_path / "meshai.db", random.Random(11), 0
+    for _ in range(100):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITING, str(path), str(noted + 1000)],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )
+        assert process.stdout is not None
+        with process.stdout:
+            noted = int(process.stdout.readline())
+            time.sleep(rng.uniform(0, 0.05))
+            process.kill()
+            rest = process.stdout.read().split(b"\n")
+            process.wait()
+        noted = max([noted, *(int(line) for line in rest[:-1])])
+        raw = sqlite3.connect(path)
+        assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert raw.execute("SELECT max(packet_id) FROM heard").fetchone()[0] >= noted
+        raw.close()
+    assert damaged(path) == []
