@@ -283,3 +283,45 @@ async def test_a_truncated_file_at_the_start(tmp_path: Path, rest: int, caplog: 
     # An empty file is a new database to SQLite, and holds nothing that could be kept.
     assert len(said(caplog, "was damaged")) == (rest != 0)
     assert len(list(tmp_path.glob("meshai.db.damaged-*"))) == (rest != 0)
+
+
+@pytest.mark.parametrize("rest", [0, 4096, 9000])
+async def test_the_file_is_truncated_under_us(tmp_path: Path, rest: int) -> None:
+    path = tmp_path / "meshai.db"
+    async with story(path) as told:
+        pass
+    async with story(path, clock=told.clock) as told:
+        await told.ask("hello")
+        with path.open("r+b") as file:
+            file.truncate(rest)
+        for number in range(4):
+            assert await told.ask(f"{number}") == [f"You said {number}"]
+            await told.clock.sleep(40)
+    async with story(path, clock=told.clock) as again:
+        assert await again.ask("and now?") == ["You said and now?"]
+        await again.clock.sleep(40)
+        assert await again.ask("sure?") == ["You said sure?"]
+        assert again.last_prompt[-3:] == ["and now?", "You said and now?", "sure?"]
+    assert rows(path, "PRAGMA quick_check") == [("ok",)]
+
+
+async def test_a_packet_heard_again_during_trouble_is_answered_once(tmp_path: Path) -> None:
+    path = tmp_path / "meshai.db"
+    async with story(path) as told:
+        told.radio.hear("hello", sender=ANNA, packet_id=5, heard_at=told.clock.now())
+        await told.until(lambda: bool(told.radio.sent))
+        async with locked(path):
+            told.radio.hear("hello", sender=ANNA, packet_id=5, heard_at=told.clock.now())
+            told.radio.hear("other", sender=ANNA, packet_id=6, heard_at=told.clock.now())
+            told.radio.hear("other", sender=ANNA, packet_id=6, heard_at=told.clock.now())
+            await told.until(lambda: len(told.radio.sent) == 2)
+            assert told.parts.database.is_stand_in
+        await told.until_file_is_used()
+        told.radio.hear("other", sender=ANNA, packet_id=6, heard_at=told.clock.now())
+        await told.clock.sleep(20)
+    async with story(path, clock=told.clock) as again:
+        for packet_id in (5, 6):
+            again.radio.hear("again", sender=ANNA, packet_id=packet_id, heard_at=told.clock.now())
+        await again.clock.sleep(20)
+    assert [packet.text for packet in told.radio.sent] == ["You said hello", "You said other"]
+    assert again.radio.sent == []
