@@ -274,13 +274,17 @@ class Outbox:
         )
         log.warning("packets to %s are refused as too large; cut smaller", address.destination)
         try:
-            async with self._database.transaction() as db:
-                await rows.remove_exchange(db, item.exchange)
-                await self.add(db, item.exchange, packets)
+            await self._replace(item.exchange, packets)
         except StoreError as error:
             return await self._give_up(item, item.packet, f"TOO_LARGE, and {error}")
         self.wake()
         return False
+
+    @again_if_replaced
+    async def _replace(self, exchange: int, packets: Sequence[OutgoingPacket]) -> None:
+        async with self._database.transaction() as db:
+            await rows.remove_exchange(db, exchange)
+            await self.add(db, exchange, packets)
 
     def _new_id(self) -> int:
         return self._rng.randint(1, 0xFFFFFFFF)

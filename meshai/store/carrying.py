@@ -19,9 +19,10 @@ NUMBERED: Final = ("heard", "outbox")
 
 
 async def seed(source: aiosqlite.Connection, stand_in: aiosqlite.Connection) -> None:
-    """Copy what is owed, questions without an answer and packets to send, into an empty stand-in."""
+    """Copy what is owed into an empty stand-in: questions without an answer, packets to send, what "more" would say."""
     await _copy(source, stand_in, "heard", where="message IS NOT NULL")
     await _copy(source, stand_in, "outbox")
+    await _copy(source, stand_in, "rests")
     # An answer is only remembered beside its question.
     await _copy(source, stand_in, "turns", where="exchange IN (SELECT id FROM heard WHERE message IS NOT NULL)")
     await _raise_numbers(stand_in, await _numbers(source))
@@ -39,9 +40,11 @@ async def bring_back(stand_in: aiosqlite.Connection, file: aiosqlite.Connection,
     """
     if knows_all:
         await file.execute("DELETE FROM outbox")
+        await file.execute("DELETE FROM rests")
         await file.execute("UPDATE heard SET message = NULL WHERE message IS NOT NULL")
     await _copy(stand_in, file, "heard")
     await _copy(stand_in, file, "outbox")
+    await _copy(stand_in, file, "rests")
     await _copy(stand_in, file, "turns", without={"id"})
     await _raise_numbers(file, await _numbers(stand_in))
 
@@ -59,8 +62,11 @@ async def _copy(
     where: str = "TRUE",
     without: Collection[str] = (),
 ) -> None:
-    """Copy rows of one table; the columns are those of the source, which may be of an older schema."""
-    async with source.execute(f"SELECT * FROM {table} WHERE {where} ORDER BY id") as cursor:  # noqa: S608 - our names
+    """Copy rows of one table, as far as it is there in the source, which may be of an older schema."""
+    async with source.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)) as cursor:
+        if await cursor.fetchone() is None:
+            return
+    async with source.execute(f"SELECT * FROM {table} WHERE {where} ORDER BY rowid") as cursor:  # noqa: S608 - our names
         names = [column[0] for column in cursor.description if column[0] not in without]
         rows = [tuple(row[name] for name in names) for row in await cursor.fetchall()]
     await target.executemany(

@@ -1,13 +1,14 @@
 """Whether a database file is sound and can be written."""
 
 import asyncio
+import re
 import sqlite3
 from collections.abc import Mapping
 from typing import Final
 
 import aiosqlite
 
-from meshai.store import database, migrations
+from meshai.store import database
 
 CHECK_S: Final = 3.0
 """Time for looking through a file at the start, while nobody is answered."""
@@ -29,6 +30,10 @@ _NOT_DAMAGE: Final = frozenset(
         sqlite3.SQLITE_READONLY,
     }
 )
+
+
+_PLAIN: Final = re.compile(r"""[\s"'`\[\]]+""")
+"""What an ALTER TABLE may write otherwise than the next version of SQLite does."""
 
 
 def code(error: sqlite3.Error) -> int | None:
@@ -99,15 +104,11 @@ async def _schema_as_made() -> Mapping[str, str]:
 
 
 async def _schema(db: aiosqlite.Connection) -> Mapping[str, str]:
-    """Every table, index and trigger that the migrations make, with its text where SQLite keeps that as it was given.
+    """Every table, index and trigger by its name, with its text as it may be compared.
 
-    What somebody added is no fault, and text that SQLite made itself (of an altered table, or inside a virtual one)
-    differs between its versions.
+    SQLite makes the tables inside a virtual one by itself, in other words from version to version.
     """
-    given = {_one_line(statement) for step in migrations.STEPS for statement in step}
     async with db.execute("SELECT name, coalesce(sql, '') FROM sqlite_master") as rows:
-        return {name: text if (text := _one_line(sql)) in given else "" async for name, sql in rows}
-
-
-def _one_line(sql: str) -> str:
-    return " ".join(sql.split())
+        texts = {str(name): _PLAIN.sub("", str(sql)).lower() async for name, sql in rows}
+    virtual = tuple(f"{name}_" for name, text in texts.items() if text.startswith("createvirtualtable"))
+    return {name: "" if name.startswith(virtual) else text for name, text in texts.items()}
