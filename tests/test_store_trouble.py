@@ -270,7 +270,7 @@ async def test_the_file_is_overwritten_under_us(tmp_path: Path, caplog: pytest.L
     assert rows(path, "PRAGMA integrity_check") == [("ok",)]
 
 
-@pytest.mark.parametrize("rest", [0, 100, 5000, -100])
+@pytest.mark.parametrize("rest", [0, 100, 5000, -5000])
 async def test_a_truncated_file_at_the_start(tmp_path: Path, rest: int, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "meshai.db"
     async with story(path) as told:
@@ -325,3 +325,19 @@ async def test_a_packet_heard_again_during_trouble_is_answered_once(tmp_path: Pa
         await again.clock.sleep(20)
     assert [packet.text for packet in told.radio.sent] == ["You said hello", "You said other"]
     assert again.radio.sent == []
+
+
+async def test_more_of_an_answer_comes_also_during_trouble_and_is_not_said_again(tmp_path: Path) -> None:
+    path = tmp_path / "meshai.db"
+    words = " ".join(f"word{number}" for number in range(100))
+    config = Config(replies=ReplySettings(max_packets=2))
+    async with story(path, answer=lambda _: words, config=config) as told:
+        first = await told.ask("tell me", packets=2)
+        async with locked(path):
+            second = await told.ask("!more", packets=2)
+            assert told.parts.database.is_stand_in
+        await told.until_file_is_used()
+        third = await told.ask("!more")
+    said_words = [word for text in (*first, *second, *third) for word in text.split() if word.startswith("word")]
+    assert [word.rstrip("…") for word in said_words] == words.split()[: len(said_words)]
+    assert len(told.model.requests) == 1
