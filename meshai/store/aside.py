@@ -31,7 +31,7 @@ def set_aside(path: Path, now: float) -> Path:
     return aside
 
 
-def leftovers(path: Path) -> bool:
+def has_only_changes(path: Path) -> bool:
     """Whether changes lie beside the place of a file that is not there: they belong to no new one."""
     return not path.exists() and Path(f"{path}-wal").exists()
 

@@ -26,7 +26,7 @@ import aiosqlite
 from meshai.clock import Clock
 from meshai.errors import StoreError, StoreReplaced
 from meshai.store import carrying, health
-from meshai.store.aside import leftovers, set_aside
+from meshai.store.aside import has_only_changes, set_aside
 from meshai.store.database import BUSY_TIMEOUT_MS, Database, alone, connect, in_memory, to_the_end
 
 log = logging.getLogger(__name__)
@@ -223,7 +223,7 @@ class _Keeper(Database):
             self._has_lock_file = True
         if self._is_damaged:
             await self._set_aside("database disk image is malformed")
-        elif await asyncio.to_thread(leftovers, self.path):
+        elif await asyncio.to_thread(has_only_changes, self.path):
             await self._set_aside("the file is missing beside its newest changes")
         try:
             return await self._sound(busy_timeout_ms)

@@ -482,3 +482,22 @@ def test_a_hundred_kills_never_damage_it_nor_lose_what_was_noted(tmp_path: Path)
         assert raw.execute("SELECT max(packet_id) FROM heard").fetchone()[0] >= noted
         raw.close()
     assert damaged(path) == []
+
+
+async def test_a_disk_on_the_brink_fills_no_log(
+    tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        async with kept_database(disk.folder / "meshai.db", clock=clock) as database:
+            for turn in range(4):
+                disk.fill()
+                for packet_id in range(100 * turn + 1, 100 * turn + 20):
+                    assert await use(database, packet_id) is not None
+                disk.free()
+                async with asyncio.timeout(10):
+                    while database.is_stand_in:
+                        await clock.advance(31)
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(told) == 2
+    assert "cannot be used" in told[0]
+    assert "in use again" in told[1]
