@@ -18,7 +18,7 @@ from meshai.messages import Node
 from meshai.model.base import ChatMessage
 from meshai.notify import Notifier
 from meshai.store.keeper import kept_database
-from meshai.testing import FakeRadio, ScriptedModel
+from meshai.testing import FakeRadio, NoGuard, ScriptedModel
 from tests.store.trouble import locked, read_only, small_disk
 
 ANNA, BEN = 0xA11A, 0xBE17
@@ -69,7 +69,13 @@ async def story(
     async with (
         kept_database(path, clock=clock) as database,
         built(
-            config or Config(), database=database, radio=radio, model=model, clock=clock, rng=random.Random(7)
+            config or Config(),
+            database=database,
+            radio=radio,
+            model=model,
+            clock=clock,
+            loop_guard=NoGuard(),
+            rng=random.Random(7),
         ) as parts,
     ):
         task = asyncio.create_task(serve(parts, stop=stop, clock=clock, notifier=Notifier({})))
