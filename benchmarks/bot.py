@@ -13,8 +13,8 @@ from pathlib import Path
 from meshai import app
 from meshai.clock import SystemClock
 from meshai.config import load
+from meshai.loops import NoGuard
 from meshai.notify import Notifier
-from meshai.testing import NoGuard
 
 
 async def main(settings: Path, gap_s: float) -> None:

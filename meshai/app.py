@@ -30,7 +30,8 @@ from meshai.radio.meshtastic import MeshtasticRadio
 from meshai.registry import Registry
 from meshai.responder import Exchange, Responder
 from meshai.router import Router
-from meshai.store import life
+from meshai.store import heard, life
+from meshai.store import outbox as outbox_rows
 from meshai.store.database import Database, again_if_replaced
 from meshai.store.keeper import kept_database
 
@@ -229,6 +230,13 @@ async def _last_listened(database: Database) -> float | None:
         return await life.last_listened(db)
 
 
+@again_if_replaced
+async def _owe_nothing(database: Database) -> None:
+    async with database.transaction() as db:
+        await heard.settle_all(db)
+        await outbox_rows.clear(db)
+
+
 async def _watchdog(radio: Radio, notifier: Notifier, clock: Clock) -> None:
     """Tell systemd that this loop turns, and in one line how the radio is."""
     interval_s = min(notifier.watchdog_interval_s or 60.0, 60.0) / 2
@@ -292,14 +300,18 @@ async def run(
     radio: Radio | None = None,
     model: LanguageModel | None = None,
     loop_guard: LoopGuard | None = None,
+    starts_afresh: bool = False,
     watch: Callable[[Parts], Coroutine[Any, Any, None]] | None = None,
 ) -> None:
     """The whole program until `stop` is set. `radio`, `model` and `loop_guard` take the place of the usual ones.
 
-    `watch` runs beside it and may look inside; it is cancelled at the end.
+    `starts_afresh` drops what an earlier run left unanswered, as nobody waits for it at a terminal. `watch`
+    runs beside it and may look inside; it is cancelled at the end.
     """
     path = database_path(config)
     async with kept_database(path, clock=clock) as database:
+        if starts_afresh:
+            await _owe_nothing(database)
         if radio is None:
             away_since = await _last_listened(database)
             radio = node_radio(config, clock=clock, rng=rng, away_since=away_since)

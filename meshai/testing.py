@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Self
 
 from meshai.errors import PacketTooLong, RadioDisconnected
-from meshai.loops import LoopGuard
 from meshai.messages import (
     BROADCAST,
     Delivery,
@@ -95,13 +94,6 @@ async def settle() -> None:
     await asyncio.sleep(0.002)
     for _ in range(20):
         await asyncio.sleep(0)
-
-
-class NoGuard(LoopGuard):
-    """Takes nobody for a bot, for tests and benchmarks that ask faster than a person can."""
-
-    def is_loop(self, message: IncomingMessage, *, now: float, answered_at: float | None) -> bool:
-        return False
 
 
 class FakeRadio:

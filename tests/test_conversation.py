@@ -13,12 +13,13 @@ from meshai.app import Parts, built, serve
 from meshai.clock import ScaledClock
 from meshai.config import BotSettings, ChannelSettings, Config, ModelSettings, ReplySettings
 from meshai.errors import ModelRefused, ModelTimeout, ModelUnavailable
+from meshai.loops import NoGuard
 from meshai.messages import Channel, Direct, Node
 from meshai.model.base import ChatMessage
 from meshai.model.tokens import estimate
 from meshai.notify import Notifier
 from meshai.store.database import open_database
-from meshai.testing import FakeRadio, NoGuard, ScriptedModel
+from meshai.testing import FakeRadio, ScriptedModel
 
 ANNA, BEN = 0xA11A, 0xBE17
 

@@ -14,11 +14,12 @@ import pytest
 from meshai.app import Parts, built, serve
 from meshai.clock import ScaledClock
 from meshai.config import Config, ReplySettings
+from meshai.loops import NoGuard
 from meshai.messages import Node
 from meshai.model.base import ChatMessage
 from meshai.notify import Notifier
 from meshai.store.keeper import kept_database
-from meshai.testing import FakeRadio, NoGuard, ScriptedModel
+from meshai.testing import FakeRadio, ScriptedModel
 from tests.store.trouble import locked, read_only, small_disk
 
 ANNA, BEN = 0xA11A, 0xBE17

@@ -15,6 +15,7 @@ from meshai import app
 from meshai.cli import ConfigSource, logs
 from meshai.clock import SystemClock
 from meshai.config import Config, database_path
+from meshai.loops import NoGuard
 from meshai.notify import Notifier
 
 
@@ -35,10 +36,12 @@ def chat(source: ConfigSource) -> None:
     logs.set_up("warning", is_journal=False)
     is_terminal = sys.stdin.isatty()
     with patch_stdout(raw=True) if is_terminal else nullcontext():
-        asyncio.run(_chat(config, is_terminal=is_terminal))
+        code = asyncio.run(_chat(config, is_terminal=is_terminal))
+    sys.exit(code)
 
 
-async def _chat(config: Config, *, is_terminal: bool) -> None:
+async def _chat(config: Config, *, is_terminal: bool) -> int:
+    """Talk until the input ends; returns the exit code, 1 when a piped question got no answer."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -58,7 +61,27 @@ async def _chat(config: Config, *, is_terminal: bool) -> None:
         show=lambda text: click.echo(click.style("MeshAI> ", fg="green") + text),
         lines=_typed(stop) if is_terminal else None,
     )
-    await app.run(config, clock=clock, rng=random.SystemRandom(), stop=stop, notifier=Notifier({}), radio=radio)
+    apologies = 0
+
+    async def watch(parts: app.Parts) -> None:
+        nonlocal apologies
+        try:
+            await asyncio.Event().wait()
+        finally:
+            apologies = parts.responder.apologies
+
+    await app.run(
+        config,
+        clock=clock,
+        rng=random.SystemRandom(),
+        stop=stop,
+        notifier=Notifier({}),
+        radio=radio,
+        loop_guard=NoGuard(),
+        starts_afresh=True,
+        watch=watch,
+    )
+    return 1 if apologies and not is_terminal else 0
 
 
 async def _typed(stop: asyncio.Event) -> AsyncIterator[str]:

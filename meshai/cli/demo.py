@@ -21,6 +21,7 @@ from meshai.cli.model import fetch_shown
 from meshai.clock import Clock, ScaledClock, SystemClock
 from meshai.config import Config, ModelSettings, RadioSettings, StorageSettings
 from meshai.errors import ModelUnavailable
+from meshai.loops import NoGuard
 from meshai.messages import Channel, Direct, NodeNum, node_id
 from meshai.model import weights
 from meshai.model.machine import free_memory
@@ -164,6 +165,7 @@ class _Stage:
                     rng=self._rng,
                     stop=self._stop,
                     notifier=Notifier({}),
+                    loop_guard=NoGuard(),
                     watch=watch,
                 )
         return self._verdict()

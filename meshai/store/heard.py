@@ -34,6 +34,11 @@ async def settle(db: aiosqlite.Connection, exchange: int) -> None:
     await db.execute("DELETE FROM heard WHERE id <= ? AND message IS NULL", (exchange - KEPT,))
 
 
+async def settle_all(db: aiosqlite.Connection) -> None:
+    """Nothing is owed for anything heard so far."""
+    await db.execute("UPDATE heard SET message = NULL WHERE message IS NOT NULL")
+
+
 async def unsettled(db: aiosqlite.Connection) -> Sequence[tuple[int, int, IncomingMessage]]:
     """(exchange, earlier tries, message) of what the last process left unanswered, in order of arrival."""
     rows = []

@@ -73,6 +73,11 @@ async def remove_exchange(db: aiosqlite.Connection, exchange: int) -> int:
         return cursor.rowcount
 
 
+async def clear(db: aiosqlite.Connection) -> None:
+    """Drop every packet that waits."""
+    await db.execute("DELETE FROM outbox")
+
+
 async def count(db: aiosqlite.Connection) -> int:
     async with db.execute("SELECT count(*) FROM outbox") as cursor:
         row = await cursor.fetchone()

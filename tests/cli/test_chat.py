@@ -6,7 +6,7 @@ import pty
 import sys
 from pathlib import Path
 
-from tests.model.serving import HttpServer, completion
+from tests.model.serving import Asked, HttpServer, completion
 
 
 def settings(folder: Path, model: HttpServer) -> Path:
@@ -29,6 +29,40 @@ async def test_every_piped_line_is_answered_before_it_ends(tmp_path: Path) -> No
     assert model.asked[0].json["messages"][-1]["content"] == "how are you? ä"
     assert (tmp_path / "chat.db").exists()
     assert not (tmp_path / "meshai.db").exists()
+
+
+async def test_what_an_earlier_run_left_is_not_answered_and_no_answer_is_a_failure(tmp_path: Path) -> None:
+    async def chat(file: Path, line: str) -> tuple[int | None, str]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "meshai", "--config", str(file), "chat"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        assert process.stdin is not None
+        process.stdin.write(line.encode())
+        await process.stdin.drain()
+        if "old" in line:
+            async with asyncio.timeout(30):
+                while not silent.asked:
+                    await asyncio.sleep(0.02)
+            process.kill()
+        process.stdin.close()
+        out, _ = await asyncio.wait_for(process.communicate(), 30)
+        return process.returncode, out.decode()
+
+    async def hang(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async with HttpServer(hang) as silent:
+        await chat(settings(tmp_path, silent), "old question\n")
+    async with HttpServer.answering(completion("Fine.")) as model:
+        assert await chat(settings(tmp_path, model), "new question\n") == (0, "MeshAI> Fine.\n")
+        assert [asked.json["messages"][-1]["content"] for asked in model.asked] == ["old question\nnew question"]
+    async with HttpServer.answering(completion("")) as empty:
+        code, out = await chat(settings(tmp_path, empty), "hm?\n")
+    assert code == 1
+    assert "no usable answer" in out
 
 
 async def test_a_terminal_shows_answers_and_ends_with_ctrl_d(tmp_path: Path) -> None:
