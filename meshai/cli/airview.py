@@ -60,9 +60,9 @@ class AirView:
     def _show_ack(self, packet: OnAir) -> None:
         who = _clean(self._name_of(packet.by))
         if packet.error == 0:
-            self.note(f"✓ {who} has it  [ack, {packet.airtime_s:.2f} s on air]")
+            self.note(f"✓ delivered to {who}  [ack, {packet.airtime_s:.2f} s on air]")
         else:
-            self.note(f"✗ {who} could not take it (routing error {packet.error})", "red")
+            self.note(f"✗ not taken by {who} (routing error {packet.error})", "red")
 
     def _place(self, packet: OnAir) -> str:
         if packet.to == BROADCAST:

@@ -34,7 +34,7 @@ async def test_everyone_is_answered_and_told_who_is_talking(real_models: Path, t
     assert "Talking: smollm2-135m" in out
     assert "for tests only" in out
     assert "remembers 2 lines of the talk with Anna Weber" in out
-    assert "✓ Anna Weber has it" in out
+    assert "✓ delivered to Anna Weber" in out
     assert err == ""
     assert "What is my dog called?" in (tmp_path / "demo.svg").read_text().replace("&#160;", " ")
 
@@ -91,8 +91,8 @@ def test_channels_tapbacks_and_repetitions_are_told() -> None:
 def test_only_the_fate_of_the_bots_own_texts_is_told() -> None:
     said = on_air(by=BOT, to=ANNA, packet_id=7)
     ack = on_air(port=5, payload=b"", error=0, request_id=7)
-    assert "✓ Anna has it" in shown(said, ack)
+    assert "✓ delivered to Anna" in shown(said, ack)
     assert "✓" not in shown(ack)
-    assert "✗ Anna could not take it (routing error 35)" in shown(
+    assert "✗ not taken by Anna (routing error 35)" in shown(
         said, on_air(port=5, payload=b"", error=35, request_id=7)
     )
