@@ -286,6 +286,16 @@ def environment() -> Mapping[str, str]:
     return os.environ
 
 
+def command(environ: Mapping[str, str] = os.environ) -> str:
+    """What people type to run this program as it runs now, such as `sudo meshai-service`."""
+    return environ.get("MESHAI_COMMAND", "").strip() or "meshai"
+
+
+def is_service(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is the installed service, or a command that runs as it does."""
+    return command(environ).endswith("meshai-service")
+
+
 def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """Where the database and model files are kept: the service's state folder, else the user's data folder."""
     # systemd joins several StateDirectory= entries by colons; the first one is ours.
@@ -305,7 +315,7 @@ def _read(path: Path) -> tuple[str, bool]:
             raw = file.read(_MOST_BYTES + 1)
             mode = os.fstat(file.fileno()).st_mode
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; `meshai init` writes one") from None
+        raise ConfigError(f"{path}: no such file; `{command()} init` writes one") from None
     except IsADirectoryError:
         raise ConfigError(f"{path}: found a folder; expected a file such as {path / 'config.yaml'}") from None
     except PermissionError:

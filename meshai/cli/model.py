@@ -36,7 +36,8 @@ Examples:
 def model() -> None:
     """Fetch, list or add the local model's files.
 
-    The bot uses one of them when model.base_url is empty. It needs the engine too: pip install "meshai[local]".
+    The bot uses one of them when model.base_url is empty. It needs the engine too, which `meshai
+    check` looks for; installing from the source with '.[local]' brings it along.
     """
 
 

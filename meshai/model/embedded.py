@@ -20,11 +20,11 @@ from typing import Final, Self, cast
 from meshai.clock import Clock
 from meshai.config import ModelSettings
 from meshai.errors import ModelTimeout, ModelUnavailable, WeightsError
-from meshai.model import server
+from meshai.model import engine, server
 from meshai.model.base import ChatMessage, Completion
 from meshai.model.machine import free_memory
 from meshai.model.openai import OpenAIModel
-from meshai.model.weights import CATALOGUE, LocalModel, Weights, choose, models_dir, select
+from meshai.model.weights import CATALOGUE, LocalModel, Weights, choose, models_dir, repair, select
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,7 @@ class EmbeddedModel:
         catalogue: Sequence[Weights] = CATALOGUE,
         memory: Callable[[], int] = free_memory,
         program: Sequence[str] = _PROGRAM,
+        engine_trouble: Callable[[], str] = engine.trouble,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -62,6 +63,7 @@ class EmbeddedModel:
         self._catalogue = catalogue
         self._memory = memory
         self._program = program
+        self._engine_trouble = engine_trouble
         self._model: LocalModel | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[OpenAIModel] | None = None
@@ -132,6 +134,9 @@ class EmbeddedModel:
         while True:
             served_s = 0.0
             try:
+                # First of all: without the engine, weights of a gigabyte would be fetched for nothing.
+                if lacking := self._engine_trouble():
+                    raise ModelUnavailable(lacking)
                 self._model = select(
                     self._settings.embedded, self._folder, free_bytes=self._memory(), catalogue=self._catalogue
                 )
@@ -192,7 +197,15 @@ class EmbeddedModel:
 
     async def _address(self, process: Process, model: LocalModel, key: str) -> str | None:
         """Give the process its orders and wait until it listens; None when it ends or takes too long."""
-        orders = {"path": str(model.path), "name": model.name, "key": key, "context_tokens": self.context_tokens}
+        orders = {
+            "path": str(model.path),
+            "name": model.name,
+            "key": key,
+            "context_tokens": self.context_tokens,
+            "install": engine.install_command(),
+            "reinstall": engine.install_command(anew=True),
+            "repair": repair(model, self._folder, self._catalogue),
+        }
         stdin, stdout = cast(asyncio.StreamWriter, process.stdin), cast(asyncio.StreamReader, process.stdout)
         try:
             async with self._clock.timeout(LOAD_S):

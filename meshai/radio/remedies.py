@@ -1,7 +1,9 @@
 """Why there is no link to the node, in one line, with what to do about it."""
 
 import errno
+import shlex
 import socket
+import sys
 from typing import Final
 
 from meshai.config import BleAddress, RadioAddress, SerialAddress, TcpAddress
@@ -56,7 +58,9 @@ def _network_trouble(error: BaseException) -> str | None:
 
 def _bluetooth_trouble(error: BaseException, said: str) -> str | None:
     if isinstance(error, ImportError):
-        return "Bluetooth support is not installed; install it with: pip install 'meshai[ble]'"
+        return (
+            f"Bluetooth support is not installed; install it with: {shlex.quote(sys.executable)} -m pip install bleak"
+        )
     if type(error).__name__ in ("BLEError", "BleakError", "BleakDBusError", "BleakBluetoothNotAvailableError"):
         return f"{said}; is Bluetooth on, the radio near and paired, and no phone connected to it?"
     return None

@@ -49,6 +49,7 @@ async def embedded_model(folder: Path) -> AsyncIterator[LanguageModel]:
         folder=folder,
         catalogue=(tiny,),
         program=(sys.executable, engine, "works"),
+        engine_trouble=lambda: "",
     ) as model:
         yield model
 

@@ -35,6 +35,7 @@ def model_in(
         catalogue=(GOOD, SMALL),
         memory=lambda: memory,
         program=program,
+        engine_trouble=lambda: "",
     )
 
 
@@ -69,6 +70,19 @@ async def test_a_process_answers_and_ends_with_the_block(folder: Path) -> None:
     assert not is_running(said["pid"])
     with pytest.raises(ModelUnavailable, match="small is stopped"):
         await ask(model)
+
+
+async def test_a_missing_engine_is_told_before_missing_weights(tmp_path: Path) -> None:
+    model = EmbeddedModel(
+        ModelSettings(embedded="small"),
+        clock=ScaledClock(20),
+        folder=tmp_path,
+        catalogue=(SMALL,),
+        engine_trouble=lambda: "the engine is missing; install it",
+    )
+    async with model:
+        with pytest.raises(ModelUnavailable, match="the engine is missing"):
+            await model.complete([ChatMessage("user", "hello")], max_tokens=50)
 
 
 async def test_nothing_secret_is_in_the_list_of_processes(folder: Path) -> None:
@@ -189,6 +203,7 @@ async def test_a_program_that_is_not_there_is_told(folder: Path) -> None:
         folder=folder,
         catalogue=(SMALL,),
         program=("/nonexistent/python",),
+        engine_trouble=lambda: "",
     )
     async with model:
         with pytest.raises(ModelUnavailable, match="no process could be started: No such file"):
@@ -203,6 +218,7 @@ async def test_a_question_waits_for_the_process_no_longer_than_for_an_answer(fol
         folder=folder,
         catalogue=(SMALL,),
         program=(sys.executable, str(ENGINE), "hangs"),
+        engine_trouble=lambda: "",
     )
     async with model:
         start = clock.monotonic()

@@ -14,6 +14,8 @@ from meshai.model.weights import (
     add,
     choose,
     local_models,
+    models_dir,
+    repair,
     select,
 )
 
@@ -58,9 +60,19 @@ def test_auto_without_the_file_names_the_command(tmp_path: Path) -> None:
         select("auto", tmp_path, free_bytes=2_000_000_000, catalogue=TWO)
 
 
+def test_the_usual_folder_is_not_named_in_the_remedy(tmp_path: Path) -> None:
+    (usual,) = (model for model in local_models(models_dir(), TWO) if model.name == "good")
+    assert repair(usual, models_dir(), TWO) == "run `meshai model fetch good`"
+
+
+def test_a_broken_file_of_ones_own_is_not_to_be_fetched(tmp_path: Path) -> None:
+    (tmp_path / "mine.gguf").write_bytes(OWN)
+    assert "copy mine.gguf from its source anew" in repair(local_models(tmp_path, TWO)[-1], tmp_path, TWO)
+
+
 def test_an_unfinished_file_is_no_model(tmp_path: Path) -> None:
     (tmp_path / GOOD.file).write_bytes(b"GGUF")
-    with pytest.raises(WeightsError, match="run `meshai model fetch good --models "):
+    with pytest.raises(WeightsError, match="incomplete: 4 of 9 bytes; run `meshai model fetch good --models "):
         select("good", tmp_path, free_bytes=0, catalogue=TWO)
 
 
@@ -72,7 +84,9 @@ def test_a_name_counts_whatever_memory_there_is(tmp_path: Path) -> None:
 
 def test_an_unknown_name_lists_the_known(tmp_path: Path) -> None:
     (tmp_path / "mine.gguf").write_bytes(OWN)
-    with pytest.raises(WeightsError, match="there is no embedded model 'mien'; there are: good, small, mine"):
+    with pytest.raises(
+        WeightsError, match="there is no embedded model 'mien'; there are: auto, off, good, small, mine"
+    ):
         select("mien", tmp_path, free_bytes=0, catalogue=TWO)
 
 

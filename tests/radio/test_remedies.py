@@ -31,7 +31,7 @@ class BleakError(Exception):
         (serial.SerialException("[Errno 11] Could not exclusively lock port"), SERIAL, "another program"),
         (OSError(errno.EBUSY, "busy"), SERIAL, "another program"),
         (termios.error(25, "Inappropriate ioctl for device"), SERIAL, "not a serial port"),
-        (ModuleNotFoundError("No module named 'bleak'"), BLE, "meshai[ble]"),
+        (ModuleNotFoundError("No module named 'bleak'"), BLE, "-m pip install bleak"),
         (BleakError("No Bluetooth adapters found."), BLE, "is Bluetooth on"),
         (RadioError("several serial ports found"), SERIAL, "several serial ports found"),
         (SystemExit(1), SERIAL, "SystemExit"),
