@@ -29,7 +29,7 @@ from meshai.radio.console import ConsoleRadio, lines_of
 from meshai.radio.meshtastic import MeshtasticRadio
 from meshai.registry import Registry
 from meshai.responder import Exchange, Responder
-from meshai.router import Router
+from meshai.router import Router, SettingKey, faults
 from meshai.store import heard, life
 from meshai.store import outbox as outbox_rows
 from meshai.store.database import Database, again_if_replaced
@@ -272,6 +272,13 @@ async def _within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
             await work
     except TimeoutError:
         log.info("packets not sent in time stay for the next start")
+
+
+def unusable(config: Config) -> dict[SettingKey, str]:
+    """What of the settings cannot work with the commands there are, by key: what a start would refuse."""
+    registry = Registry()
+    builtin.register(registry)
+    return faults(config.bot, config.commands, registry.commands)
 
 
 def node_radio(config: Config, *, clock: Clock, rng: random.Random, away_since: float | None = None) -> Radio:

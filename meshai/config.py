@@ -5,7 +5,7 @@ Each field's description is its line in `config.example.yaml`, which is written 
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
@@ -25,6 +25,8 @@ TCP_PORT: Final = 4403
 """Where a node with network access listens."""
 PROMPT_TOKENS_MIN: Final = 256
 """Room for the instructions and one question."""
+NO_MODELS: Final = ("no", "none", "false", "on", "yes", "true")
+"""Words that people write for `off` and `auto`, which no model's name may be."""
 SYSTEM_FILE: Final = Path("/etc/meshai/config.yaml")
 _MOST_BYTES: Final = 1_000_000
 _HEAD: Final = """\
@@ -192,7 +194,16 @@ class ModelSettings(Section):
         "auto",
         description="local model when base_url is empty: auto (best that fits in memory) | off | a name from "
         "`meshai model list`",
+        # Not to be told as the remedy for what YAML takes for a truth value.
+        json_schema_extra={"pattern": f"^(?!({'|'.join(NO_MODELS)})$).", "examples": ["off"]},
     )
+
+    @field_validator("embedded")
+    @classmethod
+    def _may_be_a_model(cls, name: str) -> str:
+        if name.strip().lower() in ("", *NO_MODELS):
+            raise ValueError("expected auto, off or the name of a model; `meshai model list` shows them")
+        return name
 
     @field_validator("base_url")
     @classmethod
@@ -262,13 +273,22 @@ def user_file() -> Path:
     return platformdirs.user_config_path("meshai") / "config.yaml"
 
 
-def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Config:
-    """The settings in the file `path`, or the defaults for None. Raises ConfigError with a line for each fault."""
+def load(
+    path: Path | None,
+    environ: Mapping[str, str] = os.environ,
+    check: Callable[[Config], Mapping[tuple[str | int, ...], str]] = lambda config: {},
+) -> Config:
+    """The settings in the file `path`, or the defaults for None. Raises ConfigError with a line for each fault.
+
+    `check` says by key what is wrong beyond what can be known here.
+    """
     if path is None:
         return Config()
     text, is_private = _read(path)
     remedy = f"expected ${{MESHAI_API_KEY}} or another variable, or a file only its owner can read: chmod 600 {path}"
-    return parse(text, Config, file=str(path), environ=environ, literal_secrets="" if is_private else remedy)
+    return parse(
+        text, Config, file=str(path), environ=environ, literal_secrets="" if is_private else remedy, check=check
+    )
 
 
 def example(changes: Mapping[str, object] | None = None) -> str:

@@ -6,7 +6,7 @@ What may stand behind a key is read from the model's JSON schema, so that compla
 import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, SecretStr, ValidationError
@@ -19,24 +19,35 @@ Schema: TypeAlias = dict[str, Any]
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def parse(text: str, model: type[Model], *, file: str, environ: Mapping[str, str], literal_secrets: str = "") -> Model:
+def parse(
+    text: str,
+    model: type[Model],
+    *,
+    file: str,
+    environ: Mapping[str, str],
+    literal_secrets: str = "",
+    check: Callable[[Model], Mapping[Key, str]] = lambda found: {},
+) -> Model:
     """Read `text` as a `model`, or raise a ConfigError with one line for each fault.
 
-    A secret written out in the file is refused with `literal_secrets` as the remedy, unless that is empty.
+    A secret written out in the file is refused with `literal_secrets` as the remedy, unless that is empty. `check`
+    says what is wrong with a model that is sound by itself.
     """
     try:
         document = read(text, environ)
     except YamlError as error:
         raise _refusal(file, error.faults) from None
     schema = model.model_json_schema()
-    if literal_secrets:
-        _refuse_secrets(document, schema, literal_secrets)
+    _refuse_secrets(document, schema, literal_secrets)
     try:
         # By way of JSON, because pydantic's strict rules for it fit a file: lists are tuples, but "3" is no number.
         found = model.model_validate_json(json.dumps(_without_empty_sections(document.values, schema)), strict=True)
     except ValidationError as error:
         for fault in error.errors(include_url=False, include_input=False):
             document.add(_place(fault), _complaint(fault, document, schema))
+    else:
+        for key, complaint in check(found).items():
+            document.add(key, complaint)
     if document.faults:
         raise _refusal(file, document.faults)
     return found
@@ -92,7 +103,11 @@ def _without_empty_sections(values: object, schema: Schema) -> object:
 
 def _refuse_secrets(document: Document, schema: Schema, remedy: str) -> None:
     for key, written in document.written.items():
-        if _is_secret(_rule(schema, key)) and written.source and not written.has_variable:
+        if not _is_secret(_rule(schema, key)) or not written.source or written.has_variable:
+            continue
+        if bare := re.fullmatch(r"\$([A-Z_][A-Z0-9_]*)", written.source):
+            document.add(key, f"found a variable without braces; expected ${{{bare[1]}}}")
+        elif remedy and written.kind is not Kind.NOTHING:
             document.add(key, f"found a secret written out; {remedy}")
 
 
@@ -110,7 +125,7 @@ def _complaint(fault: ErrorDetails, document: Document, schema: Schema) -> str:
     if fault["loc"][-1:] == ("[key]",):
         return f"found the key {one_line(str(key[-1]))}; expected {_expected(rule)}{_meaning(schema, key)}"
     written = document.written.get(key)
-    if _is_secret(rule):
+    if _is_secret(rule) and written is not None and written.kind is not Kind.NOTHING:
         found = "text that is not shown"
     elif written is None:
         found = f"the default, {one_line(rule['default'])}" if rule.get("default") else "nothing"

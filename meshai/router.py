@@ -7,7 +7,7 @@ cannot be seen, so that they are found in every script, style and case, and neve
 import unicodedata
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 import regex
 
@@ -16,6 +16,8 @@ from meshai.config import BotSettings, ChannelSettings, CommandSettings
 from meshai.errors import ConfigError
 from meshai.messages import Command, Decision, Ignore, IncomingMessage, Node, NodeNum, Prompt, parse_node_id
 
+SettingKey: TypeAlias = tuple[str | int, ...]
+"""The names and list indexes that lead to a setting."""
 _MOST_REMEMBERED: Final = 1_000
 """Packets known again when they are heard again; of those before a restart the store knows."""
 
@@ -40,11 +42,13 @@ class Router:
     def __init__(
         self, bot: BotSettings, channels: ChannelSettings, commands: CommandSettings, command_names: Collection[str]
     ) -> None:
+        if found := faults(bot, commands, command_names):
+            raise ConfigError("\n".join(f"{'.'.join(map(str, key))}: {text}" for key, text in found.items()))
         self._answer_mqtt = bot.answer_mqtt
         self._answer_on = frozenset(channels.answer_on)
         self._ignored = _ignored(bot.ignore_nodes)
         self._commands = _commands(command_names, commands.aliases)
-        self._aliases = _aliases(bot.aliases)
+        self._aliases = tuple(alias.strip().removeprefix("@") for alias in bot.aliases)
         self._own_names = ("", "")
         self._addressing = _Addressing(self._own_names, self._aliases)
         self._heard: OrderedDict[tuple[NodeNum, int], None] = OrderedDict()
@@ -233,24 +237,30 @@ def _ignored(ids: Iterable[str]) -> frozenset[NodeNum]:
         raise ConfigError(f"bot.ignore_nodes: {error}") from None
 
 
-def _aliases(aliases: Iterable[str]) -> tuple[str, ...]:
-    for alias in aliases:
-        if _PUNCTUATION.fullmatch(alias):
-            raise ConfigError(f"bot.aliases: found {alias!r}; expected a name, in letters, digits or emoji")
-    return tuple(alias.strip().removeprefix("@") for alias in aliases)
+def faults(bot: BotSettings, commands: CommandSettings, command_names: Collection[str]) -> dict[SettingKey, str]:
+    """What of these settings cannot work with the commands there are, by the key that has to change."""
+    unusable: dict[SettingKey, str] = {
+        ("bot", "aliases", index): f"found {alias!r}; expected a name, in letters, digits or emoji"
+        for index, alias in enumerate(bot.aliases)
+        if _PUNCTUATION.fullmatch(alias)
+    }
+    words = {_folded(name): name for name in command_names}
+    known = dict(words)
+    for alias, target in commands.aliases.items():
+        key: SettingKey = ("commands", "aliases", alias)
+        word, name = _folded(alias.removeprefix("!")), known.get(_folded(target.removeprefix("!")))
+        if name is None:
+            unusable[key] = f"found {target!r}; expected one of the commands {', '.join(sorted(command_names))}"
+        elif not word or len(word.split()) != 1:
+            unusable[key] = "expected one word to type after the !"
+        elif words.setdefault(word, name) != name:
+            unusable[key] = f"!{word} already means {words[word]}"
+    return unusable
 
 
 def _commands(names: Collection[str], aliases: Mapping[str, str]) -> Mapping[str, str]:
     """Each word that may follow the `!`, as it is compared, and the command it stands for."""
     known = {_folded(name): name for name in names}
-    words = dict(known)
-    for alias, target in aliases.items():
-        word, name = _folded(alias.removeprefix("!")), known.get(_folded(target.removeprefix("!")))
-        if name is None:
-            expected = ", ".join(sorted(names))
-            raise ConfigError(f"commands.aliases.{alias}: found {target!r}; expected one of the commands {expected}")
-        if not word or len(word.split()) != 1:
-            raise ConfigError(f"commands.aliases.{alias}: expected one word to type after the !")
-        if words.setdefault(word, name) != name:
-            raise ConfigError(f"commands.aliases.{alias}: !{word} already means {words[word]}")
-    return words
+    return known | {
+        _folded(alias.removeprefix("!")): known[_folded(target.removeprefix("!"))] for alias, target in aliases.items()
+    }

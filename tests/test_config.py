@@ -272,6 +272,13 @@ FAULTS = [
     ("storage:\n  path: /\n", '2: storage.path: found the text "/"; expected a file, and this is a folder'),
     ("storage:\n  path: /etc/passwd/x.db\n", '2: storage.path: found the text "/etc/passwd/x.db"; expected a file in a '
      "folder, and /etc/passwd is a file"),
+    # secrets and models that look like something else
+    ("model:\n  api_key:\n", "2: model.api_key: found nothing; expected text"),
+    ("model:\n  api_key: $MY_KEY\n", "2: model.api_key: found a variable without braces; expected ${MY_KEY}"),
+    ("model:\n  embedded: none\n", '2: model.embedded: found the text "none"; expected auto, off or the name of a'),
+    ("model:\n  embedded: No\n", '2: model.embedded: found the text "No"; expected auto, off or the name of a model'),
+    ("model:\n  embedded: ''\n", '2: model.embedded: found the text ""; expected auto, off or the name of a model'),
+    ("model:\n  embedded: false\n", '2: model.embedded: found false; expected text such as "off", in quotes (local'),
     # commands
     ("commands:\n  aliases: {'!x': help}\n", "2: commands.aliases.!x: found the key '!x'; expected text such as"),
     ("commands:\n  aliases: {x: 3}\n", '2: commands.aliases.x: found the number 3; expected text such as "help"'),
@@ -327,6 +334,11 @@ class TestFaults:
             "2: found a tab; expected spaces before a key",
             "4: found a tab; expected spaces before a key",
         ]
+
+    def test_what_others_know_to_be_wrong_has_its_line_too(self, write: Callable[[str], Path]) -> None:
+        path = write("bot:\n  aliases:\n    - bot\n    - x\n")
+        with pytest.raises(ConfigError, match=r"config\.yaml:4: bot\.aliases\.1: found 'x'; expected more"):
+            load(path, {}, check=lambda config: {("bot", "aliases", 1): "found 'x'; expected more"})
 
     def test_long_text_is_shortened(self, write: Callable[[str], Path]) -> None:
         (line,) = complaints(write(f"log:\n  level: {'x' * 500}\n"))

@@ -375,8 +375,8 @@ def test_aliases_of_commands_in_any_script_and_case(text: str) -> None:
         ({"command_aliases": {"two words": "help"}}, "commands.aliases.two words: expected one word"),
         ({"command_aliases": {"\u200b": "help"}}, "expected one word"),
         ({"ignore": ("a1b2c3d4",)}, "bot.ignore_nodes: 'a1b2c3d4' is not a node id"),
-        ({"aliases": ("bot", " ")}, "bot.aliases: found ' '"),
-        ({"aliases": ("@",)}, "bot.aliases: found '@'"),
+        ({"aliases": ("bot", " ")}, "bot.aliases.1: found ' '"),
+        ({"aliases": ("@",)}, "bot.aliases.0: found '@'"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_by_name(options: dict[str, object], says: str) -> None:

@@ -7,6 +7,7 @@ which need no settings work with a broken file too.
 import difflib
 import importlib
 import sys
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -49,7 +50,11 @@ class ConfigSource:
     @cached_property
     def config(self) -> Config:
         """The settings. Raises ConfigError."""
-        config = load(self.file)
+        return self.checked(lambda config: {})
+
+    def checked(self, check: Callable[[Config], Mapping[tuple[str | int, ...], str]]) -> Config:
+        """The settings, when `check` too finds nothing wrong with any key. Raises ConfigError."""
+        config = load(self.file, check=check)
         if self._log_level is None:
             return config
         return config.model_copy(update={"log": config.log.model_copy(update={"level": self._log_level})})

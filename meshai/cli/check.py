@@ -4,7 +4,6 @@ import asyncio
 import ctypes
 import dataclasses
 import json
-import os
 import random
 import shutil
 import time
@@ -21,10 +20,10 @@ from rich.text import Text
 
 from meshai import app, builtin
 from meshai.airtime import text_frame_bytes
-from meshai.cli import ConfigSource, logs
+from meshai.cli import USAGE_ERROR, ConfigSource, logs, places
 from meshai.clock import Clock, SystemClock
-from meshai.config import Config, database_path
-from meshai.errors import ModelError, StoreError
+from meshai.config import Config, command, database_path
+from meshai.errors import ConfigError, ModelError, StoreError
 from meshai.messages import node_id
 from meshai.model.base import ChatMessage, LanguageModel
 from meshai.radio.base import OwnNode, Radio
@@ -70,21 +69,31 @@ def check(ctx: click.Context, *, as_json: bool, wait_s: float) -> None:
     """Test radio, model, database and clock, and say what helps.
 
     Connects to the radio, asks the model one question, and writes to the database. A radio that the running bot
-    holds is left alone. The exit code is 1 when something does not work.
+    holds is left alone. The exit code is 1 when something does not work, 2 for
+    wrong settings.
     """
     source: ConfigSource = ctx.obj
-    config = source.config
     # What goes wrong is told below, once.
     logs.set_up("critical", is_journal=False)
+    try:
+        config = source.checked(app.unusable)
+    except ConfigError as error:
+        remedy = "correct the file; nothing else can be tested before"
+        show([Finding("settings", Verdict.FAIL, str(error), remedy)], as_json=as_json)
+        ctx.exit(USAGE_ERROR)
     findings = [Finding("settings", Verdict.OK, f"from {source.file}" if source.file else "no file: all defaults")]
     with Console(stderr=True).status("asking radio and model"):
         findings += asyncio.run(examine(config, wait_s=wait_s, clock=SystemClock()))
+    show(findings, as_json=as_json)
+    if any(finding.verdict is Verdict.FAIL for finding in findings):
+        ctx.exit(1)
+
+
+def show(findings: Sequence[Finding], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2, ensure_ascii=False))
     else:
         Console().print(_table(findings))
-    if any(finding.verdict is Verdict.FAIL for finding in findings):
-        ctx.exit(1)
 
 
 async def examine(config: Config, *, wait_s: float, clock: Clock) -> list[Finding]:
@@ -132,7 +141,7 @@ async def check_radio(
         except TimeoutError:
             found, _, remedy = radio.state.partition("; ")
             return [
-                Finding("radio", Verdict.FAIL, found, remedy or "see radio.address; `meshai init` finds radios")
+                Finding("radio", Verdict.FAIL, found, remedy or f"see radio.address; `{command()} init` finds radios")
             ], None
         me = radio.me
         assert me is not None  # noqa: S101 - what `ready` waits for
@@ -215,11 +224,10 @@ async def check_model(model: LanguageModel | None, *, max_tokens: int, clock: Cl
 async def check_database(path: Path) -> Finding:
     """Open the database, look through it and write to it; one that is not there yet is not made."""
     if _size(path) is None:
-        folder = _existing_folder(path)
-        if os.access(folder, os.W_OK | os.X_OK):
-            return Finding("database", Verdict.OK, f"{path}, to be made at the first start")
-        remedy = f"give this user the right to write to {folder}, or set storage.path"
-        return Finding("database", Verdict.FAIL, f"{path} cannot be made", remedy)
+        if why := places.why_not_writable(path):
+            remedy = f"give this user the right to write to {places.existing_folder(path)}, or set storage.path"
+            return Finding("database", Verdict.FAIL, f"{path} cannot be made: {why}", remedy)
+        return Finding("database", Verdict.OK, f"{path}, to be made at the first start")
     try:
         async with open_database(path) as database, database.transaction() as db:
             faults = await health.faults(db)
@@ -234,7 +242,7 @@ async def check_database(path: Path) -> Finding:
 
 def check_disk(path: Path, free_bytes: int | None = None) -> Finding:
     """Whether there is room for the database; `free_bytes` takes the place of what the system says."""
-    folder = _existing_folder(path)
+    folder = places.existing_folder(path)
     free = shutil.disk_usage(folder).free if free_bytes is None else free_bytes
     if free < LEAST_FREE:
         return Finding("disk", Verdict.FAIL, f"{free // MB} MB free at {folder}", "make room, or set storage.path")
@@ -245,10 +253,6 @@ def check_disk(path: Path, free_bytes: int | None = None) -> Finding:
 
 def _size(path: Path) -> int | None:
     return path.stat().st_size if path.exists() else None
-
-
-def _existing_folder(path: Path) -> Path:
-    return next(folder for folder in path.absolute().parents if folder.exists())
 
 
 def check_clock(now: float, is_set: bool | None, heard_at: float | None) -> Finding:
@@ -283,7 +287,8 @@ _TIME_ERROR: Final = 5
 def _table(findings: Sequence[Finding]) -> Table:
     table = Table(show_header=True, header_style="bold")
     for title in ("", "what", "found", "remedy"):
-        table.add_column(title)
+        # Folded, for a path or command that is cut helps nobody.
+        table.add_column(title, overflow="fold")
     styles = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
     for finding in findings:
         # As text, since names of nodes and words of models may look like markup.

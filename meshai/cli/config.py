@@ -4,8 +4,9 @@ import json
 
 import click
 
+from meshai import app
 from meshai.cli import ConfigSource
-from meshai.config import Config, effective, example
+from meshai.config import Config, database_path, effective, example
 
 
 @click.command(
@@ -25,5 +26,7 @@ def config(source: ConfigSource, *, wants_example: bool, wants_schema: bool) -> 
     elif wants_schema:
         click.echo(json.dumps(Config.model_json_schema(), indent=2, ensure_ascii=False))
     else:
+        settings = source.checked(app.unusable)
         click.echo(f"# from {source.file or 'no file: all settings are the defaults'}")
-        click.echo(effective(source.config), nl=False)
+        click.echo(f"# database: {database_path(settings)}")
+        click.echo(effective(settings), nl=False)

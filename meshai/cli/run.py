@@ -28,7 +28,7 @@ def run(source: ConfigSource) -> None:
 
     Starts without a radio too, and waits for it. Wants no terminal; logs to standard error.
     """
-    config = source.config
+    config = source.checked(app.unusable)
     logs.set_up(config.log.level, is_journal="JOURNAL_STREAM" in environment())
     asyncio.run(_serve(config))
 

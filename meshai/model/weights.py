@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from meshai.config import command, data_dir
+from meshai.config import NO_MODELS, command, data_dir
 from meshai.errors import WeightsError
 
 GB: Final = 1_000_000_000
@@ -184,7 +184,7 @@ def add(path: Path, folder: Path, catalogue: Sequence[Weights] = CATALOGUE) -> L
         name = re.sub(r"[^a-z0-9._-]+", "-", path.stem.lower()).strip("-.")
         target = folder / f"{name}.gguf"
         taken = {w.name for w in catalogue} | {w.file.lower().removesuffix(".gguf") for w in catalogue}
-        if not name or name in taken or name in ("auto", "off"):
+        if not name or name in taken or name in ("auto", "off", *NO_MODELS):
             raise WeightsError(f"{path.name} would be taken for another model; rename the file and add it again")
     try:
         folder.mkdir(parents=True, exist_ok=True)

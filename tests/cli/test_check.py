@@ -10,7 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from meshai.cli import main
 from meshai.cli.check import (
     LEAST_FREE,
     LITTLE_FREE,
@@ -24,6 +26,7 @@ from meshai.cli.check import (
     examine,
     is_synchronised,
     judge_node,
+    show,
 )
 from meshai.clock import ScaledClock, SystemClock
 from meshai.config import ChannelSettings, Config, ModelSettings, RadioSettings, StorageSettings
@@ -146,6 +149,13 @@ class TestDatabase:
         path = tmp_path / "new" / "meshai.db"
         assert (await check_database(path)).verdict is Verdict.OK
         assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("path", ["/proc/meshai/meshai.db", "/proc/meshai.db"])
+    async def test_one_that_can_never_be_made(self, path: str) -> None:
+        finding = await check_database(Path(path))
+        assert finding.verdict is Verdict.FAIL
+        assert f"{path} cannot be made: " in finding.found
+        assert "set storage.path" in finding.remedy
 
     async def test_something_else_in_its_place(self, tmp_path: Path) -> None:
         path = tmp_path / "meshai.db"
@@ -274,6 +284,27 @@ def test_a_failure_is_the_exit_code_and_the_table_names_the_remedy(tmp_path: Pat
     assert told["radio"][0] == "fail"
     assert "is the radio plugged in" in " ".join(told["radio"])
     assert told["model"][0] == "warn"
+
+
+def test_in_a_narrow_terminal_nothing_is_cut(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    path = "/var/lib/" + "a-folder-with-a-long-name/" * 6
+    show([Finding("model", Verdict.FAIL, path, f"meshai model fetch --models {path}")], as_json=False)
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    cells = [line.split("│")[1:-1] for line in shown.splitlines() if "│" in line]
+    assert path in "".join(row[2].strip() for row in cells)
+
+
+def test_wrong_settings_are_a_finding_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("radio:\n  adress: x\n")
+    result = CliRunner().invoke(main, ["--config", str(tmp_path / "config.yaml"), "check", "--json"])
+    assert result.exit_code == 2
+    (finding,) = json.loads(result.output)
+    assert (finding["subject"], finding["verdict"]) == ("settings", "fail")
+    assert "config.yaml:2: radio.adress: unknown key" in finding["found"]
 
 
 def test_json(tmp_path: Path) -> None:

@@ -24,6 +24,26 @@ def test_it_shows_the_file_and_what_holds_without_secrets(tmp_path: Path) -> Non
     assert set(shown) == set(Config.model_fields)
 
 
+def test_it_shows_the_database_in_effect(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.touch()
+    result = CliRunner(env={"XDG_DATA_HOME": str(tmp_path)}).invoke(main, ["--config", str(path), "config"])
+    assert "# database: /" in result.output
+    path.write_text(f"storage: {{path: {tmp_path}/x.db}}\n")
+    result = CliRunner().invoke(main, ["--config", str(path), "config"])
+    assert f"# database: {tmp_path}/x.db\n" in result.output
+
+
+@pytest.mark.parametrize("command", ["config", "check", "run"])
+def test_what_the_start_would_refuse_is_told_with_file_and_line(tmp_path: Path, command: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("bot:\n  aliases: ['!!!']\ncommands:\n  aliases:\n    hilfe: foo\n")
+    result = CliRunner(env={"COLUMNS": "1000"}).invoke(main, ["--config", str(path), command])
+    assert result.exit_code == 2
+    assert f"{path}:2: bot.aliases.0: found '!!!'; expected a name" in result.output
+    assert f"{path}:5: commands.aliases.hilfe: found 'foo'; expected one of the commands help, more," in result.output
+
+
 def test_without_a_file_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner(env={"XDG_CONFIG_HOME": str(tmp_path), "MESHAI_CONFIG": ""}).invoke(main, ["config"])
