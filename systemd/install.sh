@@ -75,7 +75,10 @@ uninstall() {
         say "program removed"
     fi
     if [ -z "$changed" ]; then say "nothing to remove"; fi
-    say "kept: $settings, $root/var/lib/meshai and the user $user"
+    for kept in "$settings" "$root/var/lib/meshai"; do
+        if [ -e "$kept" ]; then say "kept: $kept"; fi
+    done
+    if [ -z "$root" ] && getent passwd "$user" >/dev/null; then say "kept: the user $user"; fi
 }
 
 check_python() {
@@ -210,7 +213,7 @@ install_command
 install_unit
 start_service
 if [ -n "$changed" ]; then
-    say "done. Next: meshai-service check"
+    say "done. Next: ${with_local:+sudo meshai-service model fetch, then }sudo meshai-service check"
 else
     say "nothing to do: everything is installed and up to date"
 fi

@@ -6,6 +6,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -142,9 +143,17 @@ class TestInstall:
         assert "done." in install(tmp_path)
         assert {name: content for name, (_, _, content) in tree(tmp_path).items()} == before
 
+    def test_the_next_steps_are_commands_of_the_service(self, tmp_path: Path) -> None:
+        assert install(tmp_path / "base").endswith("done. Next: sudo meshai-service check\n")
+        said = install(tmp_path / "local", "--local")
+        assert said.endswith("done. Next: sudo meshai-service model fetch, then sudo meshai-service check\n")
+
     def test_uninstall_keeps_settings(self, tmp_path: Path) -> None:
         install(tmp_path)
-        assert "program removed" in install(tmp_path, "--uninstall")
+        said = install(tmp_path, "--uninstall")
+        assert "program removed" in said
+        assert f"kept: {tmp_path}/etc/meshai\n" in said
+        assert "user" not in said
         assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()] == [
             "etc/meshai/config.yaml"
         ]
@@ -175,3 +184,45 @@ class TestInstall:
             assert result.returncode != 0
             assert "install.sh: " in result.stderr
             assert list(tmp_path.iterdir()) == []
+
+
+class TestCommand:
+    """`meshai-service` with its folders below one of the test's, and programs that only note how they are called."""
+
+    @pytest.fixture
+    def service(self, tmp_path: Path) -> Callable[..., list[str]]:
+        text = (ROOT / "systemd" / "meshai-service").read_text()
+        script = tmp_path / "meshai-service"
+        script.write_text(re.sub(r"/(opt|etc|var/lib)/meshai", rf"{tmp_path}/\1/meshai", text))
+        for folder in ("opt/meshai/bin", "etc/meshai", "var/lib/meshai", "bin"):
+            (tmp_path / folder).mkdir(parents=True)
+        note = f'"$PWD" "$MESHAI_COMMAND" "$@" >>{tmp_path}/calls'
+        for name, body in {
+            "bin/id": "echo 0",
+            "bin/chown": f"echo chown {note}",
+            "bin/setpriv": f"echo setpriv {note}",
+            "opt/meshai/bin/meshai": f"echo meshai {note}; touch {tmp_path}/etc/meshai/config.yaml",
+        }.items():
+            (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+            (tmp_path / name).chmod(0o755)
+
+        def service(*arguments: str) -> list[str]:
+            environ = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+            subprocess.run(["sh", script, *arguments], env=environ, timeout=60, check=True)
+            return (tmp_path / "calls").read_text().replace(str(tmp_path), "").splitlines()
+
+        return service
+
+    def test_init_writes_as_root_what_the_service_can_read(
+        self, tmp_path: Path, service: Callable[..., list[str]]
+    ) -> None:
+        assert service("init", "--yes") == [
+            "meshai / sudo meshai-service --config /etc/meshai/config.yaml init --yes",
+            "chown / sudo meshai-service root:meshai /etc/meshai/config.yaml",
+        ]
+        assert stat.S_IMODE((tmp_path / "etc/meshai/config.yaml").stat().st_mode) == 0o640
+
+    def test_all_else_runs_as_the_services_user(self, service: Callable[..., list[str]]) -> None:
+        (call,) = service("check")
+        assert call.startswith("setpriv /var/lib/meshai sudo meshai-service --reuid=meshai --regid=meshai")
+        assert call.endswith("/opt/meshai/bin/meshai --config /etc/meshai/config.yaml check")

@@ -14,10 +14,24 @@ from typing import Final, TypeVar
 
 import click
 
-from meshai.cli import ConfigSource
+from meshai import app
+from meshai.cli import ConfigSource, places
 from meshai.clock import SystemClock
-from meshai.config import Config, check_server_url, environment, example, find, load, parse_radio_address, user_file
+from meshai.config import (
+    BotSettings,
+    Config,
+    check_server_url,
+    command,
+    environment,
+    example,
+    find,
+    is_service,
+    load,
+    parse_radio_address,
+    user_file,
+)
 from meshai.errors import ConfigError
+from meshai.model import engine
 from meshai.model.discovery import local_servers
 from meshai.radio.discovery import serial_ports
 
@@ -57,9 +71,11 @@ def model_choice(text: str) -> str:
 
 
 def variable(text: str) -> str:
-    if text and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
+    if text and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", text):
         # Not repeated, for it is probably the key itself.
-        raise click.BadParameter("give the name of an environment variable that holds the key, not the key")
+        raise click.BadParameter(
+            "give the name of an environment variable that holds the key, such as MESHAI_API_KEY, not the key"
+        )
     return text
 
 
@@ -71,7 +87,13 @@ def channel_list(text: str) -> list[int]:
 
 
 def name_list(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+    return [bot_name(part) for part in text.split(",") if part.strip()]
+
+
+def bot_name(text: str) -> str:
+    if app.unusable(Config(bot=BotSettings(aliases=(text.strip() or "!",)))):
+        raise click.BadParameter(f"{text!r} is not a name; it needs a letter, a digit or an emoji")
+    return text.strip()
 
 
 @click.command(
@@ -101,7 +123,14 @@ Examples:
 @click.option(
     "--channels", type=channel_list, metavar="LIST", help="Where to answer when addressed, such as 1,2, or none."
 )
-@click.option("--alias", "aliases", multiple=True, help="Another name the bot answers to; may be repeated.")
+@click.option(
+    "--alias",
+    "aliases",
+    type=bot_name,
+    multiple=True,
+    metavar="NAME",
+    help="Another name the bot answers to; may be repeated.",
+)
 @click.pass_obj
 def init(
     source: ConfigSource,
@@ -124,6 +153,9 @@ def init(
     if bool(model_url) != bool(model_name):
         raise click.UsageError("--model-url and --model-name go together")
     path = output or source.chosen or user_file()
+    # Before the questions, whose answers would be lost.
+    if why := places.why_not_writable(path):
+        raise unwritable(path, why)
     if path.exists() and not is_silent:
         click.confirm(f"{path} is there already. Replace it, and keep it beside the new one?", abort=True)
     given: dict[str, object] = {}
@@ -135,23 +167,35 @@ def init(
         given["channels.answer_on"] = channels
     if aliases:
         given["bot.aliases"] = list(aliases)
-    kept = write(path, given if is_silent else interview(given, ports=serial_ports, offers=local_offers))
+    if not is_silent:
+        given = interview(given, ports=serial_ports, offers=local_offers, engine_trouble=engine.trouble)
+    kept = write(path, given)
     if kept is not None:
         click.echo(f"the old file is kept: {kept}")
     click.echo(f"written: {path}")
-    option = "" if path == find(None) else f" --config {path}"
-    click.echo(f"next: meshai{option} check")
+    if not given.get("model.base_url") and given.get("model.embedded") != "off" and (lacking := engine.trouble()):
+        click.echo(f"without it only commands are answered: {lacking}")
+    # The service's command knows its file.
+    option = "" if is_service() or path == find(None) else f" --config {path}"
+    click.echo(f"next: {command()}{option} check")
 
 
 def interview(
-    given: Mapping[str, object], *, ports: Callable[[], Sequence[str]], offers: Callable[[], Sequence[Offer]]
+    given: Mapping[str, object],
+    *,
+    ports: Callable[[], Sequence[str]],
+    offers: Callable[[], Sequence[Offer]],
+    engine_trouble: Callable[[], str],
 ) -> dict[str, object]:
-    """Ask for what is not `given`; the answers by dotted key."""
+    """Ask for what is not `given`; the answers by dotted key.
+
+    `engine_trouble` says why the model of our own cannot run here, or nothing.
+    """
     answers = dict(given)
     if "radio.address" not in answers:
         answers["radio.address"] = ask_address(ports())
     if "model.base_url" not in answers:
-        answers |= ask_model(offers())
+        answers |= ask_model(offers(), engine_trouble())
     if "channels.answer_on" not in answers:
         usual = ",".join(map(str, Config().channels.answer_on))
         click.echo("\nOn channels the bot answers only when addressed; channel 0 is the public one.")
@@ -175,22 +219,25 @@ def ask_address(ports: Sequence[str]) -> str:
     return str(chosen)
 
 
-def ask_model(offers: Sequence[Offer]) -> dict[str, object]:
+def ask_model(offers: Sequence[Offer], engine_trouble: str) -> dict[str, object]:
     click.echo("\nWhich language model answers?")
     _list([f"{offer.name} at {offer.base_url}" for offer in offers])
     click.echo(
         "  Other answers: the address of a server, embedded for a small model of our own, or off for commands only"
     )
-    chosen = click.prompt("Model", "1" if offers else "embedded", value_proc=_numbered(offers, model_choice))
+    if engine_trouble:
+        click.echo(f"  embedded does not work yet: {engine_trouble}")
+    usual = "1" if offers else "off" if engine_trouble else "embedded"
+    chosen = click.prompt("Model", usual, value_proc=_numbered(offers, model_choice))
     match chosen:
         case Offer(base_url, name):
             return server(base_url, name, "")
         case "embedded" | "off":
             return {"model.embedded": "off" if chosen == "off" else "auto"}
         case _:
-            name = click.prompt("Name of the model there")
+            model_name = click.prompt("Name of the model there")
             key = click.prompt("Environment variable with its key", "", show_default=False, value_proc=variable)
-            return server(str(chosen), name, key)
+            return server(str(chosen), model_name, key)
 
 
 def server(base_url: str, name: str, key_variable: str) -> dict[str, object]:
@@ -214,14 +261,18 @@ def write(path: Path, changes: Mapping[str, object]) -> Path | None:
         try:
             with open(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
-            load(new, {**variables, **environment()})
+            load(new, {**variables, **environment()}, app.unusable)
             kept = _keep(path) if path.exists() else None
             new.replace(path)
         finally:
             new.unlink(missing_ok=True)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}; choose another by --output") from error
+        raise unwritable(path, error.strerror or str(error)) from error
     return kept
+
+
+def unwritable(path: Path, why: str) -> ConfigError:
+    return ConfigError(f"{path}: cannot be written: {why}; choose another by --output")
 
 
 def _keep(path: Path) -> Path:

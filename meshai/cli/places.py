@@ -7,7 +7,7 @@ from pathlib import Path
 
 def existing_folder(path: Path) -> Path:
     """The folder of `path`, or the nearest around it that is there."""
-    return next(folder for folder in path.absolute().parents if os.path.exists(folder))
+    return next((folder for folder in path.absolute().parents if os.path.exists(folder)), path)
 
 
 def why_not_writable(path: Path) -> str:

@@ -36,13 +36,16 @@ def ask(
     given: dict[str, object] | None = None,
     ports: Sequence[str] = (),
     offers: Sequence[Offer] = (),
+    engine_trouble: str = "",
 ) -> tuple[dict[str, object], str]:
     """The answers that come of these lines typed, and what was shown."""
     found: dict[str, object] = {}
 
     @click.command()
     def asks() -> None:
-        found.update(interview(given or {}, ports=lambda: ports, offers=lambda: offers))
+        found.update(
+            interview(given or {}, ports=lambda: ports, offers=lambda: offers, engine_trouble=lambda: engine_trouble)
+        )
 
     result = CliRunner().invoke(asks, input="".join(f"{line}\n" for line in lines), catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -109,6 +112,18 @@ class TestInterview:
         }
         assert ask(given=given) == (given, "")
 
+    def test_an_embedded_model_that_cannot_run_is_not_offered_as_if_it_could(self) -> None:
+        answers, shown = ask("", "", "", "", engine_trouble="the engine is missing; install it: pip x")
+        assert "embedded does not work yet: the engine is missing; install it: pip x" in shown
+        assert answers["model.embedded"] == "off"
+        answers, _ = ask("", "embedded", "", "", engine_trouble="the engine is missing")
+        assert answers["model.embedded"] == "auto"
+
+    def test_a_name_that_nobody_can_type_is_asked_again(self) -> None:
+        answers, shown = ask("", "off", "", "bot, !!!", "bot")
+        assert "is not a name" in shown
+        assert answers["bot.aliases"] == ["bot"]
+
     def test_no_model(self, tmp_path: Path) -> None:
         answers, _ = ask("", "off", "", "")
         assert changed(answers, tmp_path).model.embedded == "off"
@@ -130,7 +145,7 @@ class TestFile:
             "--yes",
             *("--address", "tcp:10.0.0.7:4404"),
             *("--model-url", "http://10.0.0.5:8080/v1", "--model-name", "m", "--api-key-variable", "KEY"),
-            *("--channels", "2,1,1", "--alias", "bot", "--alias", "!"),
+            *("--channels", "2,1,1", "--alias", "bot", "--alias", " ! Bot"),
         )
         assert result.exit_code == 0, result.output
         config = load(path, {"KEY": "k"})
@@ -138,7 +153,7 @@ class TestFile:
         assert config.model.name == "m"
         assert config.model.api_key.get_secret_value() == "k"
         assert config.channels.answer_on == (1, 2)
-        assert config.bot.aliases == ("bot", "!")
+        assert config.bot.aliases == ("bot", "! Bot")
 
     def test_what_was_there_is_kept_each_time(self, path: Path) -> None:
         path.parent.mkdir()
@@ -178,6 +193,8 @@ class TestFile:
             ("--model-url", "http://x/v1"),
             ("--model-name", "x"),
             ("--api-key-variable", "sk-secret"),
+            ("--api-key-variable", "sksecret1"),
+            ("--alias", "!!!"),
             ("--channels", "8"),
         ],
     )
@@ -225,6 +242,26 @@ def test_at_a_terminal(path: Path, typed: Callable[..., subprocess.CompletedProc
     config = load(path, {})
     assert (config.radio.address, config.model.embedded) == ("tcp:mesh.local", "off")
     assert (config.channels.answer_on, config.bot.aliases) == ((1,), ("bot",))
+
+
+def test_a_place_that_cannot_be_written_is_told_before_any_question() -> None:
+    keyboard, terminal = pty.openpty()
+    try:
+        result = subprocess.run(
+            [sys.executable, "-m", "meshai", "--config", "/proc/config.yaml", "init"],
+            stdin=terminal,
+            capture_output=True,
+            text=True,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(terminal)
+        os.close(keyboard)
+    assert result.returncode == 2
+    assert "/proc/config.yaml: cannot be written" in result.stderr
+    assert result.stdout == ""
 
 
 def test_a_file_that_is_there_is_not_touched_without_consent(
