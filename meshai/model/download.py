@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 from meshai.errors import WeightsError
-from meshai.model.weights import MAGIC, MB, Weights, Wheel, sha256
+from meshai.model.gguf import MAGIC
+from meshai.model.weights import MB, Weights, Wheel, sha256
 
 if TYPE_CHECKING:
     from httpx2 import Response

@@ -16,11 +16,10 @@ from typing import BinaryIO, Final
 
 from meshai.config import NO_MODELS, command, data_dir
 from meshai.errors import WeightsError
+from meshai.model.gguf import NotGguf, least_size
 
 GB: Final = 1_000_000_000
 MB: Final = 1_000_000
-MAGIC: Final = b"GGUF"
-"""How every model file begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +171,9 @@ def add(path: Path, folder: Path, catalogue: Sequence[Weights] = CATALOGUE) -> L
     """Put the owner's GGUF file into the models folder, as a hard link where possible."""
     try:
         with path.open("rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                raise WeightsError(f"{path} is no GGUF file; models come in that format from their publishers")
-            size, digest = _size(path), sha256(file)
+            size = _size(path)
+            _refuse_broken(path, file, size, catalogue)
+            digest = sha256(file)
     except OSError as error:
         raise WeightsError(f"{path} cannot be read: {error.strerror or error}") from error
     pinned = next((w for w in catalogue if (w.size_bytes, w.sha256) == (size, digest)), None)
@@ -192,6 +191,21 @@ def add(path: Path, folder: Path, catalogue: Sequence[Weights] = CATALOGUE) -> L
     except OSError as error:
         raise WeightsError(f"{target} cannot be written: {error.strerror or error}") from error
     return next(model for model in local_models(folder, catalogue) if model.name == name)
+
+
+def _refuse_broken(path: Path, file: BinaryIO, size: int, catalogue: Sequence[Weights]) -> None:
+    """Raise WeightsError for what is no model file, or only the beginning of one."""
+    whole = next((w.size_bytes for w in catalogue if w.file.lower() == path.name.lower()), 0)
+    try:
+        whole = max(whole, least_size(file))
+    except NotGguf as error:
+        raise WeightsError(
+            f"{path} is no GGUF file that we know: it {error}; models come in that format from their publishers"
+        ) from None
+    except EOFError:
+        whole = max(whole, size + 1)
+    if size < whole:
+        raise WeightsError(f"{path} is incomplete: {size} of {whole} bytes or more; copy it from its source anew")
 
 
 def sha256(file: BinaryIO, progress: Callable[[int], None] = lambda done: None) -> str:

@@ -19,8 +19,10 @@ from meshai.model.weights import (
     select,
 )
 
-OWN = b"GGUF\x03\x00\x00\x00 a model of one's own"
-PINNED = b"GGUF\x03\x00\x00\x00 a model that is pinned"
+HEAD = b"GGUF\x03\x00\x00\x00" + bytes(16)
+"""Of a file without tensors."""
+OWN = HEAD + b" a model of one's own"
+PINNED = HEAD + b" a model that is pinned"
 SMALL: Weights = replace(
     SMOLLM2, name="small", file="Small.gguf", size_bytes=len(PINNED), sha256=hashlib.sha256(PINNED).hexdigest()
 )
@@ -137,9 +139,12 @@ def test_a_file_on_another_disk_is_copied(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("model.gguf", b"PK\x03\x04", "is no GGUF file"),
+        ("model.gguf", b"PK\x03\x04", "is no GGUF file that we know: it does not begin as one"),
         ("model.gguf", b"", "is no GGUF file"),
-        ("Small.gguf", OWN, "would be taken for another model; rename"),
+        ("model.gguf", b"GGUF\x09" + bytes(30), "is no GGUF file that we know: it is of version 9"),
+        ("model.gguf", HEAD[:-1], "is incomplete: 23 of 24 bytes or more; copy it"),
+        ("Small.gguf", PINNED[:-7], f"is incomplete: {len(PINNED) - 7} of {len(PINNED)} bytes"),
+        ("Small.gguf", OWN + b" and more", "would be taken for another model; rename"),
         ("auto.gguf", OWN, "would be taken for another model; rename"),
         ("off.gguf", OWN, "would be taken for another model; rename"),
         ("模型.gguf", OWN, "would be taken for another model; rename"),
