@@ -202,7 +202,7 @@ class ModelSettings(Section):
     @classmethod
     def _may_be_a_model(cls, name: str) -> str:
         if name.strip().lower() in ("", *NO_MODELS):
-            raise ValueError("expected auto, off or the name of a model; `meshai model list` shows them")
+            raise ValueError(f"expected auto, off or the name of a model; `{command()} model list` shows them")
         return name
 
     @field_validator("base_url")

