@@ -162,6 +162,8 @@ class Reply:
 
     text: str
     remember: bool = False
+    is_failure: bool = False
+    """There was no answer: the text says so, if any, and the question is not remembered either."""
     continues: bool = False
     """The text is what the last answer had to leave out, and is remembered as part of that."""
 

@@ -77,7 +77,10 @@ class Outbox:
         self._is_looking = False
         """Newly queued packets are being read."""
         self._lanes: dict[Conversation, list[Waiting]] = {}
-        self._deadlines: dict[int, float] = {}
+        self._away_s = 0.0
+        """How long there was no radio while packets waited; waiting in our own queue makes no packet too old."""
+        self._away_until: dict[int, float] = {}
+        """Per row, the value of `_away_s` at which its text is no longer worth saying."""
         self._newest_row = 0
         self._sent_at: OrderedDict[Conversation, float] = OrderedDict()
         self.sent = 0
@@ -138,8 +141,7 @@ class Outbox:
     async def _new(self) -> list[Waiting]:
         async with self._database.transaction() as db:
             new = list(await rows.waiting(db, after=self._newest_row))
-        now = self._clock.monotonic()
-        self._deadlines.update((item.row, now + self._worth_saying_s) for item in new)
+        self._away_until.update((item.row, self._away_s + self._worth_saying_s) for item in new)
         return new
 
     @again_if_replaced
@@ -158,7 +160,7 @@ class Outbox:
                     await rows.remove(db, item.row)
                     old += 1
                 else:
-                    self._deadlines[item.row] = self._clock.monotonic() + self._worth_saying_s - age_s
+                    self._away_until[item.row] = self._away_s + self._worth_saying_s - age_s
                     kept.append(item)
         if kept or old or unknown:
             log.info(
@@ -176,7 +178,7 @@ class Outbox:
                 item = lane[0]
                 if item.exchange != dropped and not await self._send(item, lane):
                     dropped = item.exchange
-                self._deadlines.pop(item.row, None)
+                self._away_until.pop(item.row, None)
                 lane.pop(0)
         finally:
             del self._lanes[destination]
@@ -190,7 +192,7 @@ class Outbox:
         while True:
             delivery = await self._try(item.row, packet, earlier)
             if delivery is None:
-                return await self._give_up(item, packet, "too old to be worth saying")
+                return await self._give_up(item, packet, "too old to be worth saying: the radio was away")
             ends.append(delivery)
             plan = again(ends, is_direct=is_direct, retries=self._retries)
             if plan is None or (plan.wants_key and not await self._key_of(packet, plan.pause_s)):
@@ -217,10 +219,12 @@ class Outbox:
         """One try, from the pause before it to its end; None when it has become too old while it waited."""
         while True:
             async with self._pace:
+                began = self._clock.monotonic()
                 await self._radio.ready()
+                self._away_s += self._clock.monotonic() - began
                 while (early_s := self._next_at - self._clock.monotonic()) > 0:
                     await self._clock.sleep(early_s)
-                if self._clock.monotonic() > self._deadlines.get(row, float("inf")):
+                if self._away_s > self._away_until.get(row, float("inf")):
                     return None
                 try:
                     await self._radio.send(packet)

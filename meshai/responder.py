@@ -34,9 +34,7 @@ from meshai.store.database import Database, again_if_replaced
 log = logging.getLogger(__name__)
 
 MOST_TRIES: Final = 3
-"""Process starts that may find a question unanswered; one that is there after more may be what kills the process."""
-MOST_AT_ONCE: Final = 8
-"""Questions before the model at one time; the others wait their turn."""
+"""Process starts at which a question is asked again; one that is there after more may be what kills the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +44,8 @@ class Exchange:
     number: int
     message: IncomingMessage
     decision: Command | Prompt
+    is_given_up: bool = False
+    """It was in hand when the process ended, again and again: its sender is told so, and it is not tried again."""
 
 
 class Responder:
@@ -84,7 +84,7 @@ class Responder:
         self._answer_within_s = answer_within_s
         self._loop_guard = loop_guard
         self._turnstiles: dict[NodeNum, _Turnstile] = {}
-        self._at_once = asyncio.Semaphore(MOST_AT_ONCE)
+        self._at_once = asyncio.Semaphore(model.at_once if model is not None else 1)
         self.answered = 0
         """Messages answered since the start, apologies included."""
         self.apologies = 0
@@ -121,12 +121,10 @@ class Responder:
                 match decision:
                     case Ignore(reason):
                         pass
-                    case _ if tries >= MOST_TRIES:
-                        reason = f"unanswered over {tries} starts"
                     case _ if self._clock.now() - message.heard_at > self._answer_within_s:
                         reason = "it was asked too long ago"
                     case Command() | Prompt():
-                        owed.append(Exchange(number, message, decision))
+                        owed.append(Exchange(number, message, decision, is_given_up=tries >= MOST_TRIES))
                         continue
                 await heard.settle(db, number)
                 log.warning(
@@ -139,6 +137,10 @@ class Responder:
 
     async def respond(self, exchange: Exchange) -> None:
         """Answer one message, or settle it in silence."""
+        if exchange.is_given_up:
+            text = "Sorry, I broke down over your message several times." if exchange.message.is_direct else ""
+            await self._say(exchange, Reply(text, is_failure=True))
+            return
         match exchange.decision:
             case Command("more") as command:
                 # Behind the answer it goes on with, which may still be written.
@@ -202,7 +204,7 @@ class Responder:
             self.apologies += 1
             if not isinstance(error, _NoModel):
                 log.warning("no answer for %s: %s", node_id(message.sender), error)
-            return Reply(_apology(error) if message.is_direct else "")
+            return Reply(_apology(error) if message.is_direct else "", is_failure=True)
 
     @again_if_replaced
     async def _say(self, exchange: Exchange, reply: Reply) -> None:
@@ -217,6 +219,8 @@ class Responder:
         )
         async with self._database.transaction() as db:
             first_id = await self._outbox.add(db, exchange.number, packets)
+            if reply.is_failure:
+                await self._memory.unheard(db, exchange.number)
             if reply.continues:
                 await self._memory.said_more(db, message, text_of(packets), rest=rest_of(text, packets))
             if reply.remember and me is not None:
@@ -280,15 +284,19 @@ def _apology(error: ModelError) -> str:
 
 
 def _log_heard(message: IncomingMessage, decision: Decision) -> None:
-    if isinstance(decision, Ignore):
-        log.debug("silent on packet %08x from %s: %s", message.packet_id, node_id(message.sender), decision.reason)
-        return
+    match decision:
+        case Ignore(reason):
+            meaning = f"silent, {reason}"
+        case Command(name):
+            meaning = f"!{name}"
+        case Prompt():
+            meaning = "a question"
     log.info(
         "heard packet %08x from %s on %s, %d bytes: %s",
         message.packet_id,
         node_id(message.sender),
         "direct" if message.is_direct else message.conversation,
         len(message.text.encode(errors="replace")),
-        f"!{decision.name}" if isinstance(decision, Command) else "a question",
+        meaning,
     )
     log.debug("packet %08x says: %r", message.packet_id, message.text)

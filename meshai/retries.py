@@ -20,6 +20,8 @@ KEY_WAIT_S: Final = 60.0
 TOO_SOON_PAUSE_S: Final = 5.0
 DUTY_CYCLE_PAUSE_S: Final = 300.0
 QUEUE_PAUSE_S: Final = 30.0
+MOST_PAUSES: Final = 3
+"""How often a packet waits for airtime or room in the node's queue."""
 
 
 class Again(NamedTuple):
@@ -44,11 +46,12 @@ def again(deliveries: Sequence[Delivery], *, is_direct: bool, retries: int) -> A
     if lost(newest):
         losses = sum(lost(delivery) for delivery in deliveries)
         return Again(LOST_PAUSE_S) if is_direct and losses <= retries else None
-    is_first = sum(delivery.reason == newest.reason for delivery in deliveries) == 1
+    refusals = sum(delivery.reason == newest.reason for delivery in deliveries)
+    is_first = refusals == 1
     match newest.reason:
-        case "DUTY_CYCLE_LIMIT":
+        case "DUTY_CYCLE_LIMIT" if refusals <= MOST_PAUSES:
             return Again(DUTY_CYCLE_PAUSE_S)
-        case "QUEUE_FULL":
+        case "QUEUE_FULL" if refusals <= MOST_PAUSES:
             return Again(QUEUE_PAUSE_S)
         case "RATE_LIMIT_EXCEEDED" if is_first:
             return Again(TOO_SOON_PAUSE_S)

@@ -205,6 +205,7 @@ class ScriptedModel:
 
     name = "scripted"
     context_tokens = 2048
+    at_once = 8
 
     def __init__(self, answer: Callable[[Sequence[ChatMessage]], str | Exception]) -> None:
         self._answer = answer

@@ -290,7 +290,7 @@ async def test_a_model_error_is_told_once_in_direct_and_never_on_a_channel(
     assert words in told.radio.sent[0].text
     assert told.said_to(Channel(2)) == []
     assert sum(str(error) in record.getMessage() for record in caplog.records) == 2
-    assert [message.content for message in told.model.requests[2][1:]] == ["first\nthird"]
+    assert [message.content for message in told.model.requests[2][1:]] == ["third"]
 
 
 async def test_nothing_but_reasoning_is_a_refusal(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ async def test_a_question_from_too_long_ago_is_settled_in_silence(tmp_path: Path
 
 async def test_a_question_that_keeps_killing_the_process_is_given_up(tmp_path: Path) -> None:
     clock = ScaledClock(50, start=1_800_000_000)
-    asked = 0
+    asked, said = 0, list[str]()
     for start in range(6):
         async with story(tmp_path, clock=clock) as told:
             told.model.gate.clear()
@@ -365,7 +365,9 @@ async def test_a_question_that_keeps_killing_the_process_is_given_up(tmp_path: P
                 await told.until(lambda: bool(told.model.requests))
             await told.quiet(3)
             asked += len(told.model.requests)
+            said += told.said_to(Direct(ANNA))
     assert asked == 4
+    assert said == ["Sorry, I broke down over your message several times."]
 
 
 async def test_a_fault_of_ours_costs_one_message_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

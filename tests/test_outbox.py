@@ -318,7 +318,7 @@ async def test_too_large_parts_are_cut_smaller_once(
     assert "cut smaller" in caplog.text
 
 
-async def test_a_spent_duty_cycle_holds_packets_back_until_they_are_too_old(
+async def test_a_spent_duty_cycle_holds_packets_back_for_a_while(
     database: Database, radio: RecordingRadio, fast: ScaledClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     radio.refused["a1"] = "DUTY_CYCLE_LIMIT"
@@ -326,8 +326,19 @@ async def test_a_spent_duty_cycle_holds_packets_back_until_they_are_too_old(
         await box.put(reply(ANNA, "a1"))
         await box.put(reply(BEN, "b1"))
         await box.drained()
-    assert [packet.text for _, packet in radio.tries] == ["a1", "b1"]
-    assert "too old" in caplog.text
+    assert [packet.text for _, packet in radio.tries] == ["a1", "b1", "a1", "a1", "a1"]
+    assert radio.tries[-1][0] - radio.tries[0][0] >= 900
+    assert "DUTY_CYCLE_LIMIT" in caplog.text
+
+
+async def test_a_long_queue_of_our_own_makes_nothing_too_old(
+    database: Database, radio: RecordingRadio, fast: ScaledClock
+) -> None:
+    async with running(database, radio, fast) as box:
+        for number in range(30):
+            await box.put(reply(Direct(number + 1), "1", "2", "3"))
+        await box.drained()
+        assert (box.outbox.sent, box.outbox.failed) == (90, 0)
 
 
 async def test_a_restart_sends_what_was_not_handed_over_and_nothing_else(

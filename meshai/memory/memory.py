@@ -88,6 +88,10 @@ class Memory:
                 budget_tokens=self._budget_tokens(),
             )
 
+    async def unheard(self, db: Connection, exchange: int) -> None:
+        """Drop a question that got no answer, as it is settled; it would else be answered along with the next one."""
+        await turns.remove(db, exchange)
+
     async def keep_rest(self, db: Connection, exchange: int, message: IncomingMessage, text: str) -> None:
         """Keep what an answer had to leave out, in the transaction that queues it; with "" there is none any more."""
         now = self._clock.now()

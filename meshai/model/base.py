@@ -30,6 +30,11 @@ class LanguageModel(Protocol):
         ...
 
     @property
+    def at_once(self) -> int:
+        """How many questions it works on at one time; more would only wait in it, and run out of time there."""
+        ...
+
+    @property
     def context_tokens(self) -> int:
         """Room for prompt and answer together."""
         ...

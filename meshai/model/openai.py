@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRIES: Final = 2
+AT_ONCE: Final = 8
+"""Questions before a server at one time: a hung one holds up nobody else before there are so many."""
 FIRST_PAUSE_S: Final = 0.5
 _NEWER_LIMIT: Final = "max_completion_tokens"
 """What hosted thinking models want `max_tokens` to be called; they say so in their refusal."""
@@ -63,6 +65,10 @@ class OpenAIModel:
     @property
     def name(self) -> str:
         return self._server.model
+
+    @property
+    def at_once(self) -> int:
+        return AT_ONCE
 
     @property
     def context_tokens(self) -> int:

@@ -30,6 +30,7 @@ from meshai.radio.packets import own_node_from
 
 SILENCES: Final = 4
 """Reads without a byte until the rest of a frame is given up. Networks may hold back part of one for a second."""
+NO_DESCRIPTION: Final = frozenset({None, "packet", "queueStatus", "log_record", "rebooted"})
 MOST_NODES: Final = 2000
 """Nodes the library may hold. Forged senders would otherwise fill the memory, one packet at a time."""
 
@@ -99,6 +100,9 @@ class Interface:
         firmware = me.metadata.firmware_version if me.metadata is not None else ""
         return own_node_from(number, self.nodesByNum.get(number), lora, channels, firmware)
 
+    described = 0
+    """How many pieces of its configuration the node has told, which shows that a slow download goes on."""
+
     # Below: what the library calls, by its names.
 
     def _connected(self) -> None:
@@ -157,7 +161,9 @@ class Interface:
 
     def _handleFromRadio(self, frame: bytes) -> None:
         try:
-            if mesh_pb2.FromRadio.FromString(frame).rebooted:
+            said = mesh_pb2.FromRadio.FromString(frame)
+            self.described += said.WhichOneof("payload_variant") not in NO_DESCRIPTION
+            if said.rebooted:
                 self.end("the node restarted")
                 MeshInterface._disconnected(self)
             else:

@@ -39,6 +39,9 @@ class Transport(Protocol):
     @property
     def end_reason(self) -> str: ...
 
+    @property
+    def described(self) -> int: ...
+
     def send_text(self, packet: OutgoingPacket, *, sender: NodeNum, hop_limit: int) -> None: ...
 
     def send_heartbeat(self) -> None: ...
@@ -132,6 +135,11 @@ class Link:
     def _is_up(self) -> bool:
         has_opened = self.opened.done() and not self.opened.cancelled() and self.opened.exception() is None
         return has_opened and not self.lost.done()
+
+    @property
+    def described(self) -> int:
+        """How many pieces of its configuration the node has told so far."""
+        return self._transport.described if self._transport is not None else 0
 
     async def call(self, action: Callable[[Transport], None]) -> None:
         """Have the link's thread do this. Raises RadioDisconnected when it cannot or the link is lost meanwhile."""

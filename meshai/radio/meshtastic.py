@@ -42,7 +42,9 @@ from meshai.radio.sent import check_fits
 log = logging.getLogger(__name__)
 
 OPEN_S: Final = 30.0
-"""Longest time to connect and download the configuration."""
+"""Longest time to connect, and between two pieces of the configuration."""
+OPEN_SLOWLY_S: Final = 600.0
+"""Longest download of the configuration while pieces of it keep coming, as over a slow link with many nodes."""
 PROBE_EVERY_S: Final = 20.0
 STABLE_S: Final = 30.0
 """A link that lives so long is no longer fought for."""
@@ -180,8 +182,10 @@ class MeshtasticRadio:
             )
             link.start()
             try:
-                # A node database too large for its link is skipped in every other try after one that took too long.
-                without_nodes = not await self._open(link) and not without_nodes
+                # A node database too large for its link is left out after a try that took too long, and from then on
+                # as long as that works.
+                if not await self._open(link):
+                    without_nodes = not without_nodes
                 if self.is_connected:
                     await self._probe(link)
             except RadioError as error:
@@ -200,14 +204,17 @@ class MeshtasticRadio:
     async def _open(self, link: Link) -> bool:
         """Bring the link up. False when the node took the connection and did not tell its configuration in time."""
         await link.loaded.wait()
-        try:
-            async with self._clock.timeout(OPEN_S):
+        until = self._clock.monotonic() + OPEN_SLOWLY_S
+        described = -1
+        while described < link.described and self._clock.monotonic() < until:
+            described = link.described
+            await first(self._clock, OPEN_S, link.opened)
+            if link.opened.done():
                 await link.opened
-        except TimeoutError:
-            link.lose("the node does not complete its configuration")
-            self._went_wrong("the node does not complete its configuration; restart it if this goes on")
-            return False
-        return True
+                return True
+        link.lose("the node does not complete its configuration")
+        self._went_wrong("the node does not complete its configuration; restart it if this goes on")
+        return False
 
     async def _probe(self, link: Link) -> None:
         """Listen until the link is lost, and lose it when the node no longer answers."""

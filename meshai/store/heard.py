@@ -35,7 +35,8 @@ async def settle(db: aiosqlite.Connection, exchange: int) -> None:
 
 
 async def settle_all(db: aiosqlite.Connection) -> None:
-    """Nothing is owed for anything heard so far."""
+    """Nothing is owed for anything heard so far; questions without an answer go."""
+    await db.execute("DELETE FROM turns WHERE exchange IN (SELECT id FROM heard WHERE message IS NOT NULL)")
     await db.execute("UPDATE heard SET message = NULL WHERE message IS NOT NULL")
 
 

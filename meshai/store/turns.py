@@ -40,6 +40,11 @@ async def extend_answer(db: aiosqlite.Connection, exchange: int, text: str) -> N
     )
 
 
+async def remove(db: aiosqlite.Connection, exchange: int) -> None:
+    """Delete what was said in one exchange."""
+    await db.execute("DELETE FROM turns WHERE exchange = ?", (exchange,))
+
+
 async def newest(
     db: aiosqlite.Connection, conversation: Conversation, *, before: int, most: int
 ) -> AsyncIterator[Turn]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from meshai.clock import ScaledClock
+from meshai.messages import BROADCAST
 from meshai.sim.air import Cause
 from meshai.sim.mesh import SimulatedMesh
 from meshai.sim.people import crowd, crowd_talk, perform
@@ -46,6 +47,18 @@ async def test_every_addressed_message_is_answered_once_and_no_other(tmp_path: P
     assert len(said) == 300
     assert set(parts_of) == wanted
     assert parts.responder.apologies == 0
+
+    # To whom asked, where they asked, with the answer to their question.
+    asked = {packet_id: line for line, packet_id in said}
+    for packet in ours:
+        line = asked[packet.reply_id]
+        place = (people[line.speaker].number, 0) if line.channel is None else (BROADCAST, line.channel)
+        assert (packet.to, packet.channel if line.channel is not None else 0) == place
+        assert packet.text_bytes <= (200 if line.channel is None else 160)
+    for packet_id, texts in parts_of.items():
+        line = asked[packet_id]
+        words = line.text.rpartition(": ")[2]
+        assert words == "!ping" or f"You asked {words}"[:40] in texts[0]
 
     # Whole answers, their parts in order and nothing of another reply to the same place between them.
     for texts in parts_of.values():

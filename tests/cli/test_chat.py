@@ -58,7 +58,7 @@ async def test_what_an_earlier_run_left_is_not_answered_and_no_answer_is_a_failu
         await chat(settings(tmp_path, silent), "old question\n")
     async with HttpServer.answering(completion("Fine.")) as model:
         assert await chat(settings(tmp_path, model), "new question\n") == (0, "MeshAI> Fine.\n")
-        assert [asked.json["messages"][-1]["content"] for asked in model.asked] == ["old question\nnew question"]
+        assert [asked.json["messages"][-1]["content"] for asked in model.asked] == ["new question"]
     async with HttpServer.answering(completion("")) as empty:
         code, out = await chat(settings(tmp_path, empty), "hm?\n")
     assert code == 1
