@@ -81,6 +81,10 @@ class EmbeddedModel:
         return best.name if best else "no embedded model fits"
 
     @property
+    def at_once(self) -> int:
+        return 1
+
+    @property
     def context_tokens(self) -> int:
         most = self._model.context_tokens if self._model else None
         return min(self._settings.context_tokens, most or self._settings.context_tokens)
