@@ -73,14 +73,14 @@ def check(ctx: click.Context, *, as_json: bool, wait_s: float) -> None:
     wrong settings.
     """
     source: ConfigSource = ctx.obj
-    # What goes wrong is told below, once.
-    logs.set_up("critical", is_journal=False)
     try:
         config = source.checked(app.unusable)
     except ConfigError as error:
         remedy = "correct the file; nothing else can be tested before"
         show([Finding("settings", Verdict.FAIL, str(error), remedy)], as_json=as_json)
         ctx.exit(USAGE_ERROR)
+    # What goes wrong is told below, once.
+    logs.set_up("critical", is_journal=False)
     findings = [Finding("settings", Verdict.OK, f"from {source.file}" if source.file else "no file: all defaults")]
     with Console(stderr=True).status("asking radio and model"):
         findings += asyncio.run(examine(config, wait_s=wait_s, clock=SystemClock()))
