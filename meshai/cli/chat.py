@@ -32,7 +32,7 @@ def chat(source: ConfigSource) -> None:
     Same model, same commands, same packets as on the air; the talk is kept in chat.db, apart from the radio's.
     Ctrl-D ends.
     """
-    config = source.config
+    config = source.checked(app.unusable)
     logs.set_up("warning", is_journal=False)
     is_terminal = sys.stdin.isatty()
     with patch_stdout(raw=True) if is_terminal else nullcontext():

@@ -1,7 +1,6 @@
 """`meshai demo`: the bot at work on a simulated mesh, with a few people on it and you among them."""
 
 import asyncio
-import importlib.util
 import os
 import random
 import re
@@ -23,7 +22,7 @@ from meshai.config import Config, ModelSettings, RadioSettings, StorageSettings
 from meshai.errors import ModelUnavailable
 from meshai.loops import NoGuard
 from meshai.messages import Channel, Direct, NodeNum, node_id
-from meshai.model import weights
+from meshai.model import engine, weights
 from meshai.model.machine import free_memory
 from meshai.notify import Notifier
 from meshai.sim.air import OnAir
@@ -99,8 +98,8 @@ def demo(*, small: bool, duration_s: float | None, svg: Path | None, speed: floa
 
 def _model(console: Console, *, small: bool) -> str:
     """The name of the model that will talk, fetched if need be, and how good it is in plain words."""
-    if importlib.util.find_spec("xllamacpp") is None:
-        raise ModelUnavailable(
+    if trouble := engine.trouble():
+        raise ModelUnavailable(trouble)
             f"the demo needs the engine of the local model: {sys.executable} -m pip install xllamacpp"
         )
     wanted = (None if small else weights.choose(free_memory())) or weights.SMOLLM2

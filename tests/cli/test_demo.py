@@ -93,6 +93,4 @@ def test_only_the_fate_of_the_bots_own_texts_is_told() -> None:
     ack = on_air(port=5, payload=b"", error=0, request_id=7)
     assert "✓ delivered to Anna" in shown(said, ack)
     assert "✓" not in shown(ack)
-    assert "✗ not taken by Anna (routing error 35)" in shown(
-        said, on_air(port=5, payload=b"", error=35, request_id=7)
-    )
+    assert "✗ not taken by Anna (routing error 35)" in shown(said, on_air(port=5, payload=b"", error=35, request_id=7))
