@@ -1,13 +1,15 @@
 """The air between simulated nodes: who hears what and when, and the log of everything sent.
 
-Every station has a distance: the relays between it and the node a client is attached to, as if all stood along a
+Given links, it is a true channel (`channel.py`), and stations relay by themselves (`routing.py`). Without them it is
+quiet: every station has a distance: the relays between it and the node a client is attached to, as if all stood along a
 line. A packet spreads in waves. Wave 0 is its sender's own transmission, heard at distance 0 from it; wave *w* is a
 relay's, heard at distance *w*. As in a real flood each relay waits for some slots first, a relay that hears another
 one keeps silent, and the hop limit ends it. The sender hears wave 1 too, which is what an implicit ack is made of.
-Relays that no resident stands for are anonymous. Collisions are not modelled: overlapping packets are both heard.
+Relays that no resident stands for are anonymous. There are no collisions: overlapping packets are both heard.
 """
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
@@ -20,16 +22,20 @@ from meshtastic.protobuf import config_pb2, mesh_pb2
 from meshai.airtime import PRESETS, Modem
 from meshai.clock import Clock
 from meshai.messages import NodeNum
+from meshai.sim.channel import Channel
 from meshai.sim.identity import Identity
-from meshai.sim.packets import ROUTING, TEXT, copy_of, frame_bytes, routing_error, sender_of
+from meshai.sim.ledger import HOUR_S
+from meshai.sim.links import Links
+from meshai.sim.packets import ROUTING, TEXT, copy_of, frame_bytes, relay_byte, routing_error, sender_of
+from meshai.sim.record import Record
 
 ANONYMOUS_RELAY: Final[NodeNum] = 0x0E1A_7000
 RELAY_SLOTS: Final = 16
 """A relay lets those with something of their own go first (firmware `RadioInterface.cpp`)."""
-IDLE_CONTENTION: Final = 3
-"""Exponent of the contention window on an idle channel."""
 RELAY_CONTENTION: Final = 5
-"""The same for a relay that heard the packet neither very well nor very badly."""
+"""Exponent of the contention window of a relay that heard the packet neither very well nor very badly."""
+DUTY_CYCLE_PERCENT: Final = {"EU_433": 10.0, "EU_868": 10.0, "TH": 10.0, "UA_433": 10.0, "UA_868": 1.0}
+"""Share of an hour a node may transmit; all other regions have no limit (firmware `RadioInterface.cpp`)."""
 WIDE_KHZ: Final = {125: 406.25, 250: 812.5, 500: 1625.0}
 """What the presets' bandwidths become in region LORA_24 (firmware `MeshRadio.h`)."""
 
@@ -78,6 +84,11 @@ class OnAir:
     hop_limit: int
     want_ack: bool
     pki: bool
+    hop_start: int
+    relay_node: int
+    """Last byte of who transmitted, as the frame says."""
+    next_hop: int
+    """Last byte of who alone is to relay it; 0 is anybody."""
 
     @property
     def is_text(self) -> bool:
@@ -124,6 +135,10 @@ class Station(Protocol):
     @property
     def rssi(self) -> int: ...
 
+    def sensed(self, busy_s: float) -> None:
+        """Note that others have occupied the channel for that long."""
+        ...
+
     def hear(self, packet: mesh_pb2.MeshPacket) -> None:
         """Take in a packet that has just ended; the copy is its own."""
         ...
@@ -140,16 +155,24 @@ class Air:
         preset: str,
         region: str,
         observer: Callable[[OnAir], None] | None,
+        links: Links | None = None,
+        capture_db: float | None = None,
+        keep_last: int | None = None,
     ) -> None:
+        """`links` make it a true channel; `keep_last` bounds the log here and what the stations keep."""
         self.clock = clock
         self.rng = rng
         self.preset_code: int = config_pb2.Config.LoRaConfig.ModemPreset.Value(preset)
         self.region_code: int = config_pb2.Config.LoRaConfig.RegionCode.Value(region)
         self.region = region
         self.modem = _modem(preset, region)
+        self.keep_last = keep_last
+        self.channel = (
+            None if links is None else Channel(links, clock=clock, rng=rng, modem=self.modem, capture_db=capture_db)
+        )
         self.has_relays = True
         """False: nobody relays, so nothing goes beyond direct neighbours and no implicit ack comes."""
-        self.log: list[OnAir] = []
+        self.log: list[OnAir] = Record(keep_last)
         self.center: NodeNum = 0
         """The node the client is attached to, to which peers speak unless told otherwise."""
         self._stations: dict[NodeNum, Station] = {}
@@ -181,11 +204,16 @@ class Air:
         if station.number in self._stations:
             raise ValueError(f"two stations with number {station.number:#010x}")
         self._stations[station.number] = station
+        if self.channel is not None:
+            self.channel.attach(station)
 
     def renumber(self, station: Station, former: NodeNum) -> None:
         """A station has become another number."""
-        del self._stations[former]
-        self.attach(station)
+        if station.number in self._stations:
+            raise ValueError(f"two stations with number {station.number:#010x}")
+        self._stations[station.number] = self._stations.pop(former)
+        if self.channel is not None:
+            self.channel.renumber(former, station.number)
         if self.center == former:
             self.center = station.number
 
@@ -194,12 +222,21 @@ class Air:
         station = self._stations.get(number)
         return station.identity.public_key if station is not None else b""
 
+    @property
+    def duty_cycle_s(self) -> float:
+        """Seconds of an hour the region allows a node to transmit."""
+        percent = DUTY_CYCLE_PERCENT.get(self.region)
+        return math.inf if percent is None else HOUR_S * percent / 100
+
     def new_packet_id(self) -> int:
         return self.rng.randrange(1, 2**32)
 
     async def transmit(self, packet: mesh_pb2.MeshPacket, *, by: Station, cause: Cause) -> None:
         """Put a packet on air and return when its sender's own transmission ends; relays follow by themselves."""
         packet = copy_of(packet)
+        if self.channel is not None:
+            await self.channel.carry(packet, by.number, self._record(packet, by.number, cause).airtime_s)
+            return
         await self._occupy(packet, by.number, cause)
         reached = self._deliver(packet, by, wave=0)
         if packet.hop_limit > 0 and self.has_relays:
@@ -214,10 +251,10 @@ class Air:
             await self.clock.sleep(slots * self.modem.slot_s)
             relayed = copy_of(packet)
             relayed.hop_limit = packet.hop_limit - wave
-            relayed.relay_node = relay & 0xFF
+            relayed.relay_node = relay_byte(relay)
             await self._occupy(relayed, relay, Cause.RELAY)
             if wave == 1 and not origin.is_deaf and not self._is_lost(origin.loss):
-                origin.hear(copy_of(relayed))
+                self._hand(copy_of(relayed), origin)
             reached |= self._deliver(relayed, origin, wave)
 
     def _choose_relay(
@@ -239,11 +276,14 @@ class Air:
         return ANONYMOUS_RELAY + wave if is_farther else None
 
     async def _occupy(self, packet: mesh_pb2.MeshPacket, by: NodeNum, cause: Cause) -> None:
+        await self.clock.sleep(self._record(packet, by, cause).airtime_s)
+
+    def _record(self, packet: mesh_pb2.MeshPacket, by: NodeNum, cause: Cause) -> OnAir:
         entry = self._entry(packet, by, cause)
         self.log.append(entry)
         if self._observer is not None:
             self._observer(entry)
-        await self.clock.sleep(entry.airtime_s)
+        return entry
 
     def _deliver(self, packet: mesh_pb2.MeshPacket, origin: Station, wave: int) -> set[NodeNum]:
         """Let every station at this wave's distance hear the packet; returns who did."""
@@ -258,9 +298,13 @@ class Air:
                 heard.rx_snr = min(origin.snr, station.snr)
                 heard.rx_rssi = min(origin.rssi, station.rssi)
                 heard.transport_mechanism = mesh_pb2.MeshPacket.TransportMechanism.TRANSPORT_LORA
-            station.hear(heard)
+            self._hand(heard, station)
             reached.add(station.number)
         return reached
+
+    def _hand(self, packet: mesh_pb2.MeshPacket, station: Station) -> None:
+        station.sensed(self.modem.airtime_s(frame_bytes(packet)))
+        station.hear(packet)
 
     def _is_lost(self, probability: float) -> bool:
         return probability > 0 and self.rng.random() < probability
@@ -287,6 +331,9 @@ class Air:
             hop_limit=packet.hop_limit,
             want_ack=packet.want_ack,
             pki=packet.pki_encrypted,
+            hop_start=packet.hop_start,
+            relay_node=packet.relay_node,
+            next_hop=packet.next_hop,
         )
 
 

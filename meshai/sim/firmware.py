@@ -13,7 +13,7 @@ from meshtastic.protobuf import mesh_pb2, telemetry_pb2
 from meshai.messages import BROADCAST, NodeNum
 from meshai.sim.air import Air, Cause
 from meshai.sim.identity import Identity, NodeDatabase
-from meshai.sim.ledger import HOUR_S, MINUTE_S
+from meshai.sim.ledger import MINUTE_S
 from meshai.sim.packets import (
     NOT_FOR_PKI,
     TELEMETRY,
@@ -29,6 +29,7 @@ from meshai.sim.packets import (
     sender_of,
     set_sender,
 )
+from meshai.sim.record import Record
 from meshai.sim.station import EXTRA_HOPS, RadioStation
 from meshai.sim.transmitter import CAPACITY
 from meshai.sim.waiting import ClientQueue
@@ -36,8 +37,6 @@ from meshai.sim.waiting import ClientQueue
 QUEUE_FULL: Final = 32
 """`QueueStatus.res` for a full queue. The field mixes two number spaces (firmware `MeshTypes.h`)."""
 NO_RADIO: Final = 33
-DUTY_CYCLE_PERCENT: Final = {"EU_433": 10.0, "EU_868": 10.0, "TH": 10.0, "UA_433": 10.0, "UA_868": 1.0}
-"""Share of an hour a node may transmit; all other regions have no limit (firmware `RadioInterface.cpp`)."""
 POLITE_UTILISATION_PERCENT: Final = 25.0
 ANNOUNCED_AGAIN_S: Final = 300.0
 """Node info is not sent more often than that, or than once a minute when there is a reason."""
@@ -69,7 +68,7 @@ class HandOver:
 
 
 class Firmware(RadioStation):
-    """Our node: relays nothing (role CLIENT_MUTE), and talks to a client."""
+    """Our node, which talks to a client."""
 
     def __init__(self, air: Air, identity: Identity, *, channels: tuple[str, ...], hop_limit: int) -> None:
         super().__init__(air, identity, distance=0, snr=12.0, rssi=-30, loss=0.0, hop_limit=hop_limit)
@@ -83,7 +82,7 @@ class Firmware(RadioStation):
         """False: the client may use a packet id again, as in the firmware's own simulator."""
         self.tells_rate_limit = False
         """True: the nak for a text sent too soon reaches the client even if it left `from` unset."""
-        self.handed_over: list[HandOver] = []
+        self.handed_over: list[HandOver] = Record(air.keep_last)
         """Every packet the client ever handed over."""
         self.boots = 1
         self._booted_at = air.clock.monotonic()
@@ -116,8 +115,6 @@ class Firmware(RadioStation):
         """Take a packet that arrived `at` and that the client API has accepted."""
         set_sender(packet, self.number)
         packet.id = packet.id or self.air.new_packet_id()
-        packet.next_hop = 0
-        packet.relay_node = self.number & 0xFF
         packet.decoded.bitfield = packet.decoded.bitfield  # present from now on, so it takes its two bytes on air
         if packet.want_ack and packet.hop_limit == 0:
             packet.hop_limit = self.hop_limit
@@ -142,7 +139,7 @@ class Firmware(RadioStation):
         return 0 if is_queued else QUEUE_FULL, None
 
     def _refusal(self, packet: mesh_pb2.MeshPacket) -> int:
-        if self._duty_cycle_s() <= self.ledger.own_s:
+        if self.is_spent:
             self._tell_duty_cycle(packet)
             return int(RoutingError.DUTY_CYCLE_LIMIT)
         if is_broadcast(packet):
@@ -175,7 +172,7 @@ class Firmware(RadioStation):
             packet_id=self.air.new_packet_id(),
             hop_limit=self.hop_limit,
         )
-        self.transmitter.put(nak, Cause.RATE_LIMIT_NAK)
+        self.send_packet(nak, Cause.RATE_LIMIT_NAK)
 
     def answer_client(self, packet: mesh_pb2.MeshPacket, error: int) -> None:
         """An ack or nak of our own node for the client's packet."""
@@ -217,13 +214,8 @@ class Firmware(RadioStation):
             self._passkey, self._passkey_at = self.air.rng.randbytes(8), now
         return self._passkey
 
-    def _duty_cycle_s(self) -> float:
-        """Seconds of an hour this region allows us to transmit."""
-        percent = DUTY_CYCLE_PERCENT.get(self.air.region)
-        return HOUR_S * percent / 100 if percent is not None else 2 * HOUR_S
-
     def _tell_duty_cycle(self, packet: mesh_pb2.MeshPacket) -> None:
-        minutes = self.ledger.minutes_until_below(self._duty_cycle_s())
+        minutes = self.ledger.minutes_until_below(self.air.duty_cycle_s)
         self.client.notify(
             mesh_pb2.ClientNotification(
                 reply_id=packet.id,

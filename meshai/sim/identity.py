@@ -11,6 +11,10 @@ from meshai.sim.packets import NODE_INFO, hops_of, sender_of
 
 MUTE_ROLES: Final = frozenset({"CLIENT_MUTE", "CLIENT_HIDDEN", "SENSOR", "TRACKER", "TAK_TRACKER"})
 """Roles that relay nothing."""
+RELAY_FIRST_ROLES: Final = frozenset({"ROUTER", "REPEATER"})
+"""Roles that relay before all others."""
+RELAY_ALWAYS_ROLES: Final = RELAY_FIRST_ROLES | {"ROUTER_LATE"}
+"""Roles that relay even what they have heard another relay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,14 @@ class Identity:
     @property
     def is_relaying(self) -> bool:
         return self.role not in MUTE_ROLES
+
+    @property
+    def relays_first(self) -> bool:
+        return self.role in RELAY_FIRST_ROLES
+
+    @property
+    def relays_always(self) -> bool:
+        return self.role in RELAY_ALWAYS_ROLES
 
     @property
     def user(self) -> mesh_pb2.User:

@@ -8,6 +8,9 @@ from meshai.clock import Clock
 HOUR_S: Final = 3600.0
 MINUTE_S: Final = 60.0
 MINUTES: Final = 60
+IDLE_CONTENTION: Final = 3
+FULL_CONTENTION: Final = 8
+"""Exponents of the contention window (firmware `RadioInterface.h`)."""
 
 
 class AirtimeLedger:
@@ -34,6 +37,12 @@ class AirtimeLedger:
     def utilisation_percent(self) -> float:
         """Share of the last minute in which the channel was busy, by us or by others."""
         return 100 * self._sum(self._all, MINUTE_S) / MINUTE_S
+
+    @property
+    def contention(self) -> int:
+        """Exponent of the contention window for packets of one's own: 3 on an idle channel, 8 on a full one."""
+        share = min(100, int(self.utilisation_percent))
+        return IDLE_CONTENTION + share * (FULL_CONTENTION - IDLE_CONTENTION) // 100
 
     @property
     def own_percent(self) -> float:

@@ -9,6 +9,7 @@ from meshai.clock import Clock
 from meshai.messages import NodeNum
 from meshai.sim.air import Air, OnAir
 from meshai.sim.identity import Identity, key_for
+from meshai.sim.links import Link, Links
 from meshai.sim.node import IDLE_LIMIT_S, SimulatedNode
 from meshai.sim.peers import ALL_CHANNELS, Peer
 
@@ -26,9 +27,26 @@ class SimulatedMesh:
         preset: str = "LONG_FAST",
         region: str = "US",
         observer: Callable[[OnAir], None] | None = None,
+        links: Links | None = None,
+        capture_db: float | None = None,
+        keep_last: int | None = None,
     ) -> None:
+        """With `links` the air is a true channel, on which only stations that have one hear each other.
+
+        `capture_db` lets the stronger of two overlapping packets survive when it is stronger by that much; `keep_last`
+        bounds the log and all that nodes and peers remember for the eye of an observer.
+        """
         self.clock = clock
-        self.air = Air(clock=clock, rng=rng, preset=preset, region=region, observer=observer)
+        self.air = Air(
+            clock=clock,
+            rng=rng,
+            preset=preset,
+            region=region,
+            observer=observer,
+            links=links,
+            capture_db=capture_db,
+            keep_last=keep_last,
+        )
         self.nodes: list[SimulatedNode] = []
         self.peers: dict[NodeNum, Peer] = {}
 
@@ -56,11 +74,12 @@ class SimulatedMesh:
         number: NodeNum | None = None,
         channels: tuple[str, ...] = ("",),
         hop_limit: int = 3,
+        role: str = "CLIENT_MUTE",
         idle_limit_s: float | None = IDLE_LIMIT_S,
     ) -> SimulatedNode:
         """The node a client attaches to; it knows every peer, and every peer knows it."""
         number = self._number() if number is None else number
-        identity = Identity(number, long_name, short_name, key_for(number), role="CLIENT_MUTE")
+        identity = Identity(number, long_name, short_name, key_for(number), role)
         node = SimulatedNode(self.air, identity, channels=channels, hop_limit=hop_limit, idle_limit_s=idle_limit_s)
         self.nodes.append(node)
         for peer in self.peers.values():
@@ -102,6 +121,20 @@ class SimulatedMesh:
         for node in self.nodes:
             _introduce(peer, node, is_known=is_known)
         return peer
+
+    def link(
+        self,
+        one: SimulatedNode | Peer,
+        other: SimulatedNode | Peer,
+        *,
+        loss: float = 0.0,
+        snr: float = 6.0,
+        back: Link | None = None,
+    ) -> None:
+        """Let two stations of a true channel hear each other; `back` tells how `one` hears `other` when it differs."""
+        if self.air.channel is None:
+            raise ValueError("this mesh was made without links: there, everybody hears everybody by distance")
+        self.air.channel.links.connect(one.number, other.number, Link(loss, snr), back=back)
 
     def _number(self) -> NodeNum:
         """A number nobody has, the same for the same seed."""

@@ -140,6 +140,11 @@ def is_encrypted(packet: mesh_pb2.MeshPacket) -> bool:
     return bool(packet.WhichOneof("payload_variant") == "encrypted")
 
 
+def relay_byte(number: NodeNum) -> int:
+    """How a frame names a relay: by the last byte of its number, which 0 would leave unsaid."""
+    return number & 0xFF or 0xFF
+
+
 def hops_of(packet: mesh_pb2.MeshPacket) -> int:
     """The relays a packet passed; 0 when it does not say where it began."""
     return int(max(0, packet.hop_start - packet.hop_limit))

@@ -21,6 +21,7 @@ from meshai.sim.packets import (
     routing_error,
     sender_of,
 )
+from meshai.sim.record import Record
 from meshai.sim.station import RadioStation
 
 ALL_CHANNELS: Final = frozenset(range(8))
@@ -81,18 +82,18 @@ class Peer(RadioStation):
         self.battery_percent = battery_percent
         self.position = position
         self.acks = AckHabit()
-        self.inbox: list[HeardText] = []
-        self.packets: list[mesh_pb2.MeshPacket] = []
+        self.inbox: list[HeardText] = Record(air.keep_last)
+        self.packets: list[mesh_pb2.MeshPacket] = Record(air.keep_last)
         """Everything received that was addressed to it or to all, texts included, repeats dropped."""
-        self.unreadable: list[mesh_pb2.MeshPacket] = []
+        self.unreadable: list[mesh_pb2.MeshPacket] = Record(air.keep_last)
         """Received but not decrypted."""
-        self.relayed: list[int] = []
+        self.relayed: list[int] = Record(air.keep_last)
         """Ids of its own packets that a relay was heard repeating."""
-        self.undelivered: list[int] = []
+        self.undelivered: list[int] = Record(air.keep_last)
         """Ids of its own packets that nothing answered in three tries."""
         self._held_keys: dict[NodeNum, bytes] = {}
         self._refusals: deque[int] = deque()
-        self._unread = 0
+        self._unread: deque[HeardText] = deque(maxlen=air.keep_last)
         self._arrival = asyncio.Event()
 
     def node_info(self) -> mesh_pb2.NodeInfo:
@@ -187,14 +188,13 @@ class Peer(RadioStation):
 
     # Listening.
 
-    async def heard(self, timeout_s: float = 120.0) -> HeardText:
+    async def heard(self, timeout_s: float | None = 120.0) -> HeardText:
         """The next text nobody has asked for yet, in order of arrival; TimeoutError when none comes."""
         async with self.air.clock.timeout(timeout_s):
-            while self._unread >= len(self.inbox):
+            while not self._unread:
                 self._arrival.clear()
                 await self._arrival.wait()
-        self._unread += 1
-        return self.inbox[self._unread - 1]
+        return self._unread.popleft()
 
     def answers_to(self, packet_id: int) -> list[int]:
         """The routing errors that came back for a packet of this peer; `[0]` is one ack."""
@@ -237,19 +237,19 @@ class Peer(RadioStation):
             self._keep_text(packet)
 
     def _keep_text(self, packet: mesh_pb2.MeshPacket) -> None:
-        self.inbox.append(
-            HeardText(
-                at=self.air.clock.now(),
-                sender=sender_of(packet),
-                to=packet.to,
-                channel=packet.channel,
-                packet_id=packet.id,
-                payload=packet.decoded.payload,
-                reply_id=packet.decoded.reply_id,
-                is_tapback=packet.decoded.emoji != 0,
-                hops=hops_of(packet),
-            )
+        text = HeardText(
+            at=self.air.clock.now(),
+            sender=sender_of(packet),
+            to=packet.to,
+            channel=packet.channel,
+            packet_id=packet.id,
+            payload=packet.decoded.payload,
+            reply_id=packet.decoded.reply_id,
+            is_tapback=packet.decoded.emoji != 0,
+            hops=hops_of(packet),
         )
+        self.inbox.append(text)
+        self._unread.append(text)
         self._arrival.set()
 
     def take_unreadable(self, packet: mesh_pb2.MeshPacket) -> None:

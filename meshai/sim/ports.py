@@ -10,6 +10,7 @@ from typing import Final
 from meshai.sim.firmware import Firmware
 from meshai.sim.link import READ_BYTES, Connection, LinkConditions
 from meshai.sim.phone import Phone
+from meshai.sim.record import Record
 
 RECEIVE_BUFFER: Final = 4096
 """Small, so that a client's writes stall soon when the node stops reading."""
@@ -21,7 +22,7 @@ class Ports:
     def __init__(self, firmware: Firmware, *, idle_limit_s: float | None) -> None:
         self.firmware = firmware
         self.conditions = LinkConditions()
-        self.connects: list[float] = []
+        self.connects: list[float] = Record(firmware.air.keep_last)
         """When a client attached over TCP, in Unix seconds of the mesh's clock; rivals are not counted."""
         self.peak_connections = 0
         """The most connections a client has had open at once."""

@@ -34,9 +34,11 @@ from meshai.sim.packets import (
     is_encrypted,
     make_packet,
     make_routing,
+    relay_byte,
     routing_error,
     sender_of,
 )
+from meshai.sim.routing import Routing
 from meshai.sim.transmitter import Transmitter
 
 SEEN: Final = 256
@@ -69,6 +71,8 @@ class RadioStation(ABC):
         """True: hears nothing, as a node that is switched off."""
         self.ledger = AirtimeLedger(air.clock)
         self.transmitter = Transmitter(air, self, self.ledger, self.left_queue)
+        self.routing = None if air.channel is None else Routing(air, self, self.transmitter)
+        """What it relays and how it reaches others; None where the air itself sees to relays."""
         self._pending: dict[int, _Pending] = {}
         self._resends: set[asyncio.Task[None]] = set()
         self._seen: deque[tuple[NodeNum, int]] = deque(maxlen=SEEN)
@@ -86,16 +90,32 @@ class RadioStation(ABC):
     # Sending.
 
     def send_packet(self, packet: mesh_pb2.MeshPacket, cause: Cause) -> bool:
-        """Queue a packet, and see to its resends if it wants an ack; False when there is no room."""
+        """Queue a packet, and see to its resends if it wants an ack; False when there is no room or airtime left."""
+        if self.is_spent:
+            return False
+        self._depart(packet)
         is_queued = self.transmitter.put(packet, cause)
         self._after_queueing(packet)
         return is_queued
 
     async def transmit_packet(self, packet: mesh_pb2.MeshPacket, cause: Cause) -> None:
-        """As `send_packet`, returning when it has left the air the first time; NotDelivered when there is no room."""
+        """As `send_packet`, returning when it has left the air the first time; NotDelivered when it is refused."""
+        if self.is_spent:
+            raise NotDelivered("DUTY_CYCLE_LIMIT")
+        self._depart(packet)
         self._after_queueing(packet)
         if not await self.transmitter.send(packet, cause):
             raise NotDelivered("QUEUE_FULL")
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it has used up what the region allows it in an hour, relays included."""
+        return self.transmitter.is_spent
+
+    def _depart(self, packet: mesh_pb2.MeshPacket) -> None:
+        packet.relay_node = relay_byte(self.number)
+        if self.routing is not None:
+            self.routing.depart(packet)
 
     def _after_queueing(self, packet: mesh_pb2.MeshPacket) -> None:
         self._postpone_resends(packet)
@@ -116,8 +136,7 @@ class RadioStation(ABC):
         try:
             for attempt in range(TRANSMISSIONS):
                 if attempt:
-                    self._postpone_resends(packet)
-                    self.transmitter.put(packet, Cause.RESEND)
+                    self._resend_once(packet, is_last=attempt == TRANSMISSIONS - 1)
                 if await self._is_answered(packet, pending):
                     return
         finally:
@@ -125,8 +144,18 @@ class RadioStation(ABC):
                 del self._pending[packet.id]
         self.gave_up(packet)
 
+    def _resend_once(self, packet: mesh_pb2.MeshPacket, *, is_last: bool) -> None:
+        if self.is_spent:
+            return
+        self._postpone_resends(packet)
+        self._depart(packet)
+        if is_last and self.routing is not None:
+            self.routing.flood(packet)
+        self.transmitter.put(packet, Cause.RESEND)
+
     async def _is_answered(self, packet: mesh_pb2.MeshPacket, pending: _Pending) -> bool:
-        pending.resend_at = self.air.clock.monotonic() + self.air.modem.resend_wait_s(frame_bytes(packet))
+        wait_s = self.air.modem.resend_wait_s(frame_bytes(packet), self.ledger.contention)
+        pending.resend_at = self.air.clock.monotonic() + wait_s
         while (left_s := pending.resend_at - self.air.clock.monotonic()) > 0:
             try:
                 async with self.air.clock.timeout(left_s):
@@ -148,7 +177,7 @@ class RadioStation(ABC):
         if pending is None or pending.answered.is_set():
             return False
         pending.answered.set()
-        self.transmitter.cancel(packet_id)
+        self.transmitter.cancel(self.number, packet_id)
         return True
 
     def forget_traffic(self) -> None:
@@ -157,13 +186,20 @@ class RadioStation(ABC):
             task.cancel()
         self.transmitter.clear()
         self._seen.clear()
+        if self.routing is not None:
+            self.routing.forget()
 
     # Hearing.
 
+    def sensed(self, busy_s: float) -> None:
+        """Others have occupied the channel for that long."""
+        self.ledger.heard(busy_s)
+
     def hear(self, packet: mesh_pb2.MeshPacket) -> None:
         """A packet, or a relay's copy of one of our own, has been received."""
-        self.ledger.heard(self.air.modem.airtime_s(frame_bytes(packet)))
         self._postpone_resends(packet)
+        if self.routing is not None:
+            self.routing.heard(packet)
         sender = sender_of(packet)
         if sender == self.number:
             if self._stop_resending(packet.id):
@@ -174,7 +210,7 @@ class RadioStation(ABC):
         error = self._reading_error(packet)
         is_repeat = (sender, packet.id) in self._seen
         self._seen.append((sender, packet.id))
-        if packet.want_ack and packet.to == self.number:
+        if packet.want_ack and packet.to == self.number and not (is_repeat and hops_of(packet)):
             self.acknowledge(packet, error)
         if is_repeat:
             return

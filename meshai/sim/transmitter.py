@@ -1,4 +1,9 @@
-"""A node's transmit queue: sixteen packets by priority, sent one at a time as long as each takes on air."""
+"""A node's transmit queue: sixteen packets by priority, sent one at a time as long as each takes on air.
+
+Before each the node waits a random number of slots: few for its own on a quiet channel, more for a relay, and the more
+the better it heard the packet, so that those far from the sender relay first. On a true channel the wait begins anew
+after everything that is heard meanwhile.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -7,17 +12,25 @@ from typing import Final
 
 from meshtastic.protobuf import mesh_pb2
 
-from meshai.sim.air import IDLE_CONTENTION, Air, Cause, Station
-from meshai.sim.ledger import AirtimeLedger
-from meshai.sim.packets import TEXT, Priority, frame_bytes
+from meshai.messages import NodeNum
+from meshai.sim.air import RELAY_SLOTS, Air, Cause, Station
+from meshai.sim.ledger import FULL_CONTENTION, IDLE_CONTENTION, AirtimeLedger
+from meshai.sim.packets import ROUTING, TEXT, Priority, frame_bytes, sender_of
 
 CAPACITY: Final = 16
+WORST_SNR: Final = -20
+BEST_SNR: Final = 10
+"""Where a relay's contention window is narrowest and widest (firmware `RadioInterface.cpp`)."""
+PRIORITIES: Final = {ROUTING: Priority.ACK, TEXT: Priority.HIGH}
+"""Of packets that do not say; DEFAULT for all others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Queued:
     packet: mesh_pb2.MeshPacket
     cause: Cause
+    heard_snr: float
+    """How well a packet to relay was heard."""
     left: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it has been sent, or will never be."""
 
@@ -44,22 +57,32 @@ class Transmitter:
     def free(self) -> int:
         return CAPACITY - len(self._queue)
 
-    def put(self, packet: mesh_pb2.MeshPacket, cause: Cause) -> bool:
+    @property
+    def is_spent(self) -> bool:
+        """Whether the node has used up what the region allows it in an hour."""
+        return self._ledger.own_s >= self._air.duty_cycle_s
+
+    def put(self, packet: mesh_pb2.MeshPacket, cause: Cause, *, heard_snr: float = 0.0) -> bool:
         """Queue a packet; when full it replaces the least urgent one if that is less urgent, else it is refused."""
-        return self._enqueue(_Queued(packet, cause))
+        return self._enqueue(_Queued(packet, cause, heard_snr))
+
+    def holds(self, sender: NodeNum, packet_id: int) -> bool:
+        """Whether a packet still waits to be transmitted."""
+        return any(queued.packet.id == packet_id and sender_of(queued.packet) == sender for queued in self._queue)
 
     async def send(self, packet: mesh_pb2.MeshPacket, cause: Cause) -> bool:
         """Queue a packet and wait until it has left the air, or was taken back; False if there was no room."""
-        queued = _Queued(packet, cause)
+        queued = _Queued(packet, cause, heard_snr=0.0)
         is_queued = self._enqueue(queued)
         if is_queued:
             await queued.left.wait()
         return is_queued
 
-    def cancel(self, packet_id: int) -> None:
+    def cancel(self, sender: NodeNum, packet_id: int) -> None:
         """Take back what has not been transmitted yet."""
-        for queued in [queued for queued in self._queue if queued.packet.id == packet_id]:
-            self._drop(queued)
+        for queued in list(self._queue):
+            if queued.packet.id == packet_id and sender_of(queued.packet) == sender:
+                self._drop(queued)
 
     def clear(self) -> None:
         """Forget all that waits, as a reboot does."""
@@ -80,15 +103,37 @@ class Transmitter:
             while not self._queue or self._is_stalled:
                 self._wake.clear()
                 await self._wake.wait()
-            await self._air.clock.sleep(self._air.rng.randrange(2**IDLE_CONTENTION) * self._air.modem.slot_s)
-            if not self._queue or self._is_stalled:
+            queued = self._first()
+            if not await self._is_let_through(queued):
                 continue
-            queued = max(self._queue, key=lambda entry: _priority(entry.packet))
             self._queue.remove(queued)
             self._left_queue(queued.packet, queued.cause)
             self._ledger.sent(self._air.modem.airtime_s(frame_bytes(queued.packet)))
             await self._air.transmit(queued.packet, by=self._station, cause=queued.cause)
             queued.left.set()
+
+    def _first(self) -> _Queued:
+        return max(self._queue, key=lambda entry: _priority(entry.packet))
+
+    async def _is_let_through(self, queued: _Queued) -> bool:
+        """Wait for a packet's turn; False if something was heard meanwhile, or another packet is to go first now."""
+        clock, channel = self._air.clock, self._air.channel
+        if channel is not None:
+            await channel.until_clear(self._station.number)
+        since = clock.monotonic()
+        await clock.sleep(self._slots(queued) * self._air.modem.slot_s)
+        if self._is_stalled or not self._queue or self._first() is not queued:
+            return False
+        return channel is None or not channel.has_stirred(self._station.number, since)
+
+    def _slots(self, queued: _Queued) -> int:
+        rng = self._air.rng
+        if queued.cause is not Cause.RELAY:
+            return rng.randrange(2**self._ledger.contention)
+        window = _relay_contention(queued.heard_snr)
+        if self._station.identity.relays_first:
+            return rng.randrange(2 * window)
+        return RELAY_SLOTS + rng.randrange(2**window)
 
     def _enqueue(self, queued: _Queued) -> bool:
         if self.free == 0:
@@ -106,7 +151,14 @@ class Transmitter:
 
 
 def _priority(packet: mesh_pb2.MeshPacket) -> int:
-    """Unset means HIGH for a text and DEFAULT for the rest (firmware `MeshPacketQueue.cpp`)."""
+    """Unset, as in a packet to relay, it follows from the contents (firmware `MeshPacketQueue.cpp`)."""
     if packet.priority != Priority.UNSET:
         return int(packet.priority)
-    return int(Priority.HIGH if packet.decoded.portnum == TEXT else Priority.DEFAULT)
+    if packet.pki_encrypted and packet.want_ack:  # a relay cannot see what is in it
+        return int(Priority.RELIABLE)
+    return int(PRIORITIES.get(packet.decoded.portnum, Priority.DEFAULT))
+
+
+def _relay_contention(snr: float) -> int:
+    share = (max(WORST_SNR, min(BEST_SNR, int(snr))) - WORST_SNR) / (BEST_SNR - WORST_SNR)
+    return IDLE_CONTENTION + int(share * (FULL_CONTENTION - IDLE_CONTENTION))

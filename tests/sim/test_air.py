@@ -6,9 +6,14 @@ import random
 import pytest
 
 from meshai.airtime import PRESETS
+from meshai.sim.air import PRESET_NAMES, Cause
+from meshai.sim.links import Links
 from meshai.sim.mesh import SimulatedMesh
+from meshai.sim.packets import make_routing
 from meshai.sim.peers import Peer
 from meshai.testing import ManualClock
+from tests.sim.clients import DeskClient, text_packet
+from tests.test_airtime import TABLE
 
 
 @pytest.mark.parametrize("preset", ["SHORT_TURBO", "LONG_FAST", "LONG_SLOW", "NARROW_SLOW"])
@@ -88,3 +93,32 @@ async def test_leaving_leaves_nothing(clock: ManualClock) -> None:
 
 async def talk(peer: Peer) -> None:
     await peer.send_channel(0, "x" * 200)
+
+
+@pytest.mark.parametrize("preset", PRESET_NAMES)
+async def test_airtime_on_air_is_the_tables_to_the_millisecond(clock: ManualClock, preset: str) -> None:
+    *_, ack, b50, b150, b200, b230, _, _ = TABLE.get(preset, TABLE["LONG_FAST"])
+    async with SimulatedMesh(clock=clock, rng=random.Random(1), preset=preset, links=Links()) as mesh:
+        ann = mesh.peer("Ann")
+        for size in (50, 150, 200, 230):
+            sending = asyncio.ensure_future(ann.send_channel(0, "x" * size))
+            await clock.advance(40)
+            await sending
+        ann.send_packet(make_routing(ann.number, 9, 7, 0, packet_id=8), Cause.ACK)
+        await clock.advance(60)
+    on_air = [round(entry.airtime_s * 1000) for entry in mesh.log]
+    assert on_air == [b50, b150, b200, b230, ack]
+
+
+async def test_long_run_keeps_only_the_newest(clock: ManualClock) -> None:
+    async with SimulatedMesh(clock=clock, rng=random.Random(1), keep_last=3) as mesh:
+        node, ann = mesh.node(), mesh.peer("Ann")
+        desk = DeskClient(node.firmware)
+        for number in range(5):
+            desk.send(text_packet(f"text {number}", packet_id=number + 1, hop_limit=0))
+            await clock.advance(3)
+        assert [entry.text for entry in mesh.log] == ["text 2", "text 3", "text 4"]
+        assert [handed.payload for handed in node.handed_over] == [b"text 2", b"text 3", b"text 4"]
+        assert [heard.text for heard in ann.inbox] == ["text 2", "text 3", "text 4"]
+        assert len(ann.packets) == 3
+        assert [(await ann.heard()).text for _ in range(3)] == ["text 2", "text 3", "text 4"]

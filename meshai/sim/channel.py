@@ -1,0 +1,204 @@
+"""The true channel: a transmission occupies it for its airtime wherever it can be heard, and receptions that overlap
+spoil each other.
+
+Each station has an ear. What happens at an ear decides: a station that sends hears nothing of what begins or goes on
+meanwhile, and of two receptions that overlap both are lost, or with capture only the one that is weaker by 6 dB. What
+is left may still fade with the probability of its link. Energy counts as occupancy even when nothing could be read.
+
+A transmission is sensed only when it has lasted as long as channel activity detection takes: two stations that begin
+within that time collide. Stations that hear a third but not each other (hidden ones) collide there at any time.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, Protocol
+
+from meshtastic.protobuf import mesh_pb2
+
+from meshai.airtime import Modem
+from meshai.clock import Clock
+from meshai.messages import NodeNum
+from meshai.sim.links import Link, Links
+from meshai.sim.packets import copy_of
+
+CAPTURE_DB: Final = 6.0
+SENSED_SYMBOLS: Final = 2.5
+"""How long channel activity detection takes (the firmware's slot is that and the switching of the radio)."""
+INSTANT_S: Final = 1e-6
+"""Below this, two moments are the same: one packet that ends as another begins does not overlap it."""
+
+
+class Outcome(StrEnum):
+    """What became of a transmission at a station within reach."""
+
+    HEARD = "heard"
+    FADED = "faded"
+    COLLIDED = "collided"
+    DEAFENED = "deafened"
+    """The station was sending itself."""
+    OFF = "off"
+    """The station was switched off."""
+
+
+class Listener(Protocol):
+    """What the channel needs of a station."""
+
+    @property
+    def number(self) -> NodeNum: ...
+
+    @property
+    def is_deaf(self) -> bool: ...
+
+    def sensed(self, busy_s: float) -> None:
+        """Others have occupied the channel for that long."""
+        ...
+
+    def hear(self, packet: mesh_pb2.MeshPacket) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Reception:
+    link: Link
+    began: float
+    ends: float
+    spoiled: Outcome | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Ear:
+    listener: Listener
+    clear: asyncio.Event = field(default_factory=asyncio.Event)
+    receptions: list[_Reception] = field(default_factory=list)
+    sends_until: float = -1.0
+    busy_since: float = 0.0
+    own_s: float = 0.0
+    """How much of the time since then the station was sending itself."""
+    stirred_at: float = -1.0
+    """When a reception last ended."""
+
+    def __post_init__(self) -> None:
+        self.clear.set()
+
+
+class Channel:
+    """The spectrum between stations that hear each other as `links` says; `capture_db` None is without capture."""
+
+    def __init__(
+        self, links: Links, *, clock: Clock, rng: random.Random, modem: Modem, capture_db: float | None = None
+    ) -> None:
+        self.links = links
+        self.tally: dict[tuple[NodeNum, NodeNum], Counter[Outcome]] = {}
+        """What became of the transmissions from one station at another, by (sender, receiver)."""
+        self._clock = clock
+        self._rng = rng
+        self._capture_db = capture_db
+        self._sensed_after_s = SENSED_SYMBOLS * modem.symbol_ms / 1000
+        self._ears: dict[NodeNum, _Ear] = {}
+
+    def attach(self, listener: Listener) -> None:
+        self._ears[listener.number] = _Ear(listener)
+
+    def renumber(self, former: NodeNum, number: NodeNum) -> None:
+        """A station has become another number."""
+        self._ears[number] = self._ears.pop(former)
+        self.links.renumber(former, number)
+
+    # Carrier sense.
+
+    async def until_clear(self, number: NodeNum) -> None:
+        """Return when a station hears nothing."""
+        await self._ears[number].clear.wait()
+
+    def has_stirred(self, number: NodeNum, since: float) -> bool:
+        """Whether a station senses something on air, or has heard something end since a moment."""
+        ear, now = self._ears[number], self._clock.monotonic()
+        return ear.stirred_at > since or any(
+            now - reception.began + INSTANT_S >= self._sensed_after_s for reception in ear.receptions
+        )
+
+    # Transmission.
+
+    async def carry(self, packet: mesh_pb2.MeshPacket, by: NodeNum, airtime_s: float) -> None:
+        """Let a packet occupy the channel, and all hear it at its end who can; returns then."""
+        now = self._clock.monotonic()
+        own = self._ears[by]
+        self._begin_sending(own, now, airtime_s)
+        receptions = [
+            (ear, self._begin(ear, _Reception(link, now, now + airtime_s)))
+            for number, link in self.links.of(by).items()
+            if (ear := self._ears.get(number)) is not None
+        ]
+        await self._clock.sleep(airtime_s)
+        self._settle(own)
+        for ear, reception in receptions:
+            ear.receptions.remove(reception)
+            ear.stirred_at = self._clock.monotonic()
+            self._settle(ear)
+        for ear, reception in receptions:
+            outcome = self._outcome(ear, reception)
+            self.tally.setdefault((by, ear.listener.number), Counter())[outcome] += 1
+            if outcome is Outcome.HEARD:
+                ear.listener.hear(_as_received(packet, reception.link))
+
+    def _begin_sending(self, ear: _Ear, now: float, airtime_s: float) -> None:
+        for reception in ear.receptions:
+            if reception.ends - now > INSTANT_S:
+                reception.spoiled = Outcome.DEAFENED
+        self._occupy(ear, now)
+        ear.sends_until = now + airtime_s
+        ear.own_s += airtime_s
+
+    def _begin(self, ear: _Ear, reception: _Reception) -> _Reception:
+        self._occupy(ear, reception.began)
+        if ear.sends_until - reception.began > INSTANT_S:
+            reception.spoiled = Outcome.DEAFENED
+        for other in ear.receptions:
+            if other.ends - reception.began > INSTANT_S:
+                self._collide(reception, other)
+        ear.receptions.append(reception)
+        ear.clear.clear()
+        return reception
+
+    def _collide(self, one: _Reception, other: _Reception) -> None:
+        difference = one.link.snr - other.link.snr
+        is_captured = self._capture_db is not None and abs(difference) >= self._capture_db
+        for reception, is_stronger in ((one, difference > 0), (other, difference < 0)):
+            if not (is_captured and is_stronger) and reception.spoiled is None:
+                reception.spoiled = Outcome.COLLIDED
+
+    def _occupy(self, ear: _Ear, now: float) -> None:
+        if not ear.receptions and ear.sends_until - now <= INSTANT_S:
+            ear.busy_since, ear.own_s = now, 0.0
+
+    def _settle(self, ear: _Ear) -> None:
+        """When nothing is on air any more at an ear, tell its station how long others occupied the channel."""
+        if ear.receptions:
+            return
+        ear.clear.set()
+        now = self._clock.monotonic()
+        busy_s = now - ear.busy_since - ear.own_s
+        if ear.sends_until - now > INSTANT_S:
+            return
+        ear.busy_since, ear.own_s = now, 0.0
+        if busy_s > INSTANT_S and not ear.listener.is_deaf:
+            ear.listener.sensed(busy_s)
+
+    def _outcome(self, ear: _Ear, reception: _Reception) -> Outcome:
+        if ear.listener.is_deaf:
+            return Outcome.OFF
+        if reception.spoiled is not None:
+            return reception.spoiled
+        loss = reception.link.loss
+        return Outcome.FADED if loss > 0 and self._rng.random() < loss else Outcome.HEARD
+
+
+def _as_received(packet: mesh_pb2.MeshPacket, link: Link) -> mesh_pb2.MeshPacket:
+    received = copy_of(packet)
+    if not received.via_mqtt:
+        received.rx_snr = link.snr
+        received.rx_rssi = link.rssi
+        received.transport_mechanism = mesh_pb2.MeshPacket.TransportMechanism.TRANSPORT_LORA
+    return received
