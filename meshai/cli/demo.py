@@ -35,6 +35,8 @@ SVG_COLUMNS: Final = 118
 LEAST_S: Final = 35.0
 MOST_BYTES: Final = {True: 220, False: 232}
 """The longest text a node sends directly (True) and on a channel."""
+KEPT: Final = 1000
+"""Packets and texts the simulation remembers; a demo may run for days."""
 PATIENCE_S: Final = 25.0
 """How long before the end of a timed demo the last line is spoken."""
 
@@ -137,7 +139,7 @@ class _Stage:
         """Play until the time is over or somebody ends it; returns the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
-        mesh = SimulatedMesh(clock=self._clock, rng=self._rng, observer=self._on_air)
+        mesh = SimulatedMesh(clock=self._clock, rng=self._rng, observer=self._on_air, keep_last=KEPT)
         with tempfile.TemporaryDirectory(prefix="meshai-demo-") as folder:
             async with mesh:
                 node = mesh.node("MeshAI", "MAI", channels=CHANNELS)

@@ -4,6 +4,8 @@ import asyncio
 import random
 import signal
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import click
@@ -11,10 +13,13 @@ from rich.console import Console
 from rich.text import Text
 
 from meshai.clock import Clock, ScaledClock, SystemClock
+from meshai.errors import ConfigError
 from meshai.messages import BROADCAST, node_id
 from meshai.sim.air import PRESET_NAMES, REGION_NAMES, OnAir
 from meshai.sim.mesh import SimulatedMesh
+from meshai.sim.node import SimulatedNode
 from meshai.sim.packets import port_name
+from meshai.sim.topology import HOME, load, shipped
 
 DEFAULT_PORT: Final = 4403
 CHANNELS: Final = ("", "MeshAI")
@@ -30,7 +35,8 @@ RESIDENTS: Final = (
 )
 """Long name, short name and role of the people on the mesh; with more of them the names begin again."""
 SHOWN: Final = 8
-HOME: Final = (44.058, -121.315)
+KEPT: Final = 1000
+"""Packets and texts the simulation remembers; it may run for months."""
 
 
 @click.command(
@@ -38,6 +44,7 @@ HOME: Final = (44.058, -121.315)
 Examples:
   meshai sim
   meshai sim --people 20 --preset MEDIUM_FAST --verbose
+  meshai sim --topology town
   meshtastic --host 127.0.0.1 --info        (in another terminal)"""
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -55,6 +62,12 @@ Examples:
     "--region", type=click.Choice(REGION_NAMES), default="US", show_default=True, metavar="NAME", help="Region."
 )
 @click.option("--people", type=click.IntRange(0, 1000), default=5, show_default=True, help="Other nodes on the mesh.")
+@click.option(
+    "--topology",
+    metavar="FILE",
+    help=f"A mesh with relays, loss and collisions, from a TOML file or by name ({', '.join(shipped())}); "
+    "it decides preset, region and people.",
+)
 @click.option("--speed", type=click.FloatRange(0.1, 1000), default=1.0, help="How much faster than life time runs.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Another seed, other numbers and chances.")
 @click.option("--verbose", is_flag=True, help="Show everything that goes on air.")
@@ -66,6 +79,7 @@ def sim(
     preset: str,
     region: str,
     people: int,
+    topology: str | None,
     speed: float,
     seed: int,
     verbose: bool,
@@ -76,28 +90,40 @@ def sim(
     line or `meshai run` at it.
     """
     console = Console(highlight=False, soft_wrap=True)
-    mesh = SimulatedMesh(
-        clock=_clock(speed),
-        rng=random.Random(seed),
-        preset=preset,
-        region=region,
-        observer=(lambda packet: console.print(line(packet))) if verbose else None,
-    )
-    asyncio.run(_serve(mesh, console, host=host, port=port, pty=pty, people=people))
+    observer = (lambda packet: console.print(line(packet))) if verbose else None
+    clock, rng = _clock(speed), random.Random(seed)
+    try:
+        plan = None if topology is None else load(topology)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+    if plan is not None:
+        mesh = plan.mesh(clock=clock, rng=rng, observer=observer, keep_last=KEPT)
+        settle = partial(plan.settle, channels=CHANNELS)
+    else:
+        mesh = SimulatedMesh(clock=clock, rng=rng, preset=preset, region=region, observer=observer, keep_last=KEPT)
+        settle = partial(_settle, people=people)
+    asyncio.run(_serve(mesh, settle, console, host=host, port=port, pty=pty))
 
 
 def _clock(speed: float) -> Clock:
     return SystemClock() if speed == 1 else ScaledClock(speed)
 
 
-async def _serve(mesh: SimulatedMesh, console: Console, *, host: str, port: int, pty: bool, people: int) -> None:
+async def _serve(
+    mesh: SimulatedMesh,
+    settle: Callable[[SimulatedMesh], SimulatedNode],
+    console: Console,
+    *,
+    host: str,
+    port: int,
+    pty: bool,
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with mesh:
-        node = mesh.node(channels=CHANNELS)
-        _settle(mesh, people)
+        node = settle(mesh)
         try:
             port = await node.listen_tcp(host, port)
         except OSError as error:
@@ -113,14 +139,15 @@ async def _serve(mesh: SimulatedMesh, console: Console, *, host: str, port: int,
         for peer in list(mesh.peers.values())[:SHOWN]:
             hops = f"{peer.distance} hops away" if peer.distance else "direct neighbour"
             console.print(f"  {node_id(peer.number)} {peer.identity.long_name}, {hops}", style="dim")
-        if people > SHOWN:
-            console.print(f"  and {people - SHOWN} more", style="dim")
+        if len(mesh.peers) > SHOWN:
+            console.print(f"  and {len(mesh.peers) - SHOWN} more", style="dim")
         await stop.wait()
     console.print("Stopped.")
 
 
-def _settle(mesh: SimulatedMesh, people: int) -> None:
-    """People live up to three relays away, the farther the weaker."""
+def _settle(mesh: SimulatedMesh, people: int) -> SimulatedNode:
+    """Our node, and people up to three relays away, the farther the weaker."""
+    node = mesh.node(channels=CHANNELS)
     for number in range(people):
         long_name, short_name, role = RESIDENTS[number % len(RESIDENTS)]
         distance = min(3, number // 3)
@@ -134,6 +161,7 @@ def _settle(mesh: SimulatedMesh, people: int) -> None:
             battery_percent=100 - 7 * number % 90,
             position=(HOME[0] + 0.031 * number, HOME[1] - 0.027 * number),
         )
+    return node
 
 
 def line(packet: OnAir) -> Text:

@@ -84,10 +84,10 @@ class OnAir:
     hop_limit: int
     want_ack: bool
     pki: bool
-    hop_start: int
-    relay_node: int
+    hop_start: int = 0
+    relay_node: int = 0
     """Last byte of who transmitted, as the frame says."""
-    next_hop: int
+    next_hop: int = 0
     """Last byte of who alone is to relay it; 0 is anybody."""
 
     @property

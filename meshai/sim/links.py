@@ -20,6 +20,10 @@ class Link:
     """Probability that a packet fades although nothing else was on air."""
     snr: float = 6.0
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.loss <= 1:
+            raise ValueError(f"loss is a probability, not {self.loss}")
+
     @property
     def rssi(self) -> int:
         return round(NOISE_DBM + self.snr)

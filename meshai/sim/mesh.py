@@ -78,7 +78,7 @@ class SimulatedMesh:
         idle_limit_s: float | None = IDLE_LIMIT_S,
     ) -> SimulatedNode:
         """The node a client attaches to; it knows every peer, and every peer knows it."""
-        number = self._number() if number is None else number
+        number = self.new_number(len(self.nodes) + len(self.peers)) if number is None else number
         identity = Identity(number, long_name, short_name, key_for(number), role)
         node = SimulatedNode(self.air, identity, channels=channels, hop_limit=hop_limit, idle_limit_s=idle_limit_s)
         self.nodes.append(node)
@@ -104,7 +104,7 @@ class SimulatedMesh:
         is_known: bool = True,
     ) -> Peer:
         """A node of somebody else, `distance` relays away; `is_known` says whether our node has met it before."""
-        number = self._number() if number is None else number
+        number = self.new_number(len(self.nodes) + len(self.peers)) if number is None else number
         peer = Peer(
             self.air,
             Identity(number, long_name, short_name or long_name[:4], key_for(number), role),
@@ -136,9 +136,9 @@ class SimulatedMesh:
             raise ValueError("this mesh was made without links: there, everybody hears everybody by distance")
         self.air.channel.links.connect(one.number, other.number, Link(loss, snr), back=back)
 
-    def _number(self) -> NodeNum:
-        """A number nobody has, the same for the same seed."""
-        return FIRST_NUMBER + 0x1000 * (len(self.nodes) + len(self.peers)) + self.air.rng.randrange(0x1000)
+    def new_number(self, index: int) -> NodeNum:
+        """The number of the station that is made as the `index`th, the same for the same seed."""
+        return FIRST_NUMBER + 0x1000 * index + self.air.rng.randrange(0x1000)
 
 
 def _introduce(peer: Peer, node: SimulatedNode, *, is_known: bool) -> None:

@@ -27,8 +27,8 @@ from meshai.sim.settings import download
 
 log = logging.getLogger(__name__)
 
-PAYLOAD_BYTES: Final = 233
-"""`Data.payload` as the protocol allows it; a genuine node was seen to decode, and refuse as too large, 234."""
+PAYLOAD_BYTES: Final = 234
+"""What a genuine node was seen to decode, though the protocol allows 233; it then refuses both as too large."""
 KEY_BYTES: Final = 32
 REMEMBERED_IDS: Final = 20
 TEXT_INTERVAL_S: Final = 2.0

@@ -161,3 +161,19 @@ TEXT = OnAir(
 )
 def test_lines_of_the_log(packet: OnAir, shown: str) -> None:
     assert shown in line(packet).plain
+
+
+def test_topology_by_name() -> None:
+    with simulating("--topology", "line") as running:
+        assert running.line_with(r"(!\w+) Anna Weber, direct neighbour")
+        far = running.line_with(r"(!\w+) Ольга, 2 hops away")[1]
+        shown = meshtastic(running, "--sendtext", "hi", "--dest", far, "--ack")
+        assert "Received an implicit ACK" in shown
+        assert running.stop() == 0
+
+
+def test_topology_that_is_not_there() -> None:
+    command = [sys.executable, "-m", "meshai", "sim", "--topology", "nowhere.toml"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 1
+    assert "cannot read the topology 'nowhere.toml'" in done.stderr

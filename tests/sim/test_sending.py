@@ -48,7 +48,7 @@ async def test_longest_text(
     assert [handed.refusal for handed in node.handed_over] == ["TOO_LARGE", ""]
 
 
-@pytest.mark.parametrize("size", [234, 235, 240])
+@pytest.mark.parametrize("size", [235, 236, 237, 240])
 async def test_undecodable_packet_gets_no_answer_at_all(still: SimulatedMesh, clock: ManualClock, size: int) -> None:
     node = still.node()
     client = DeskClient(node.firmware)
