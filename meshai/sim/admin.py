@@ -1,6 +1,7 @@
 """Administration of a node by its own client: enough for the official tools to look around and set the clock."""
 
 import logging
+from typing import Final
 
 from google.protobuf.message import DecodeError
 from meshtastic.protobuf import admin_pb2, mesh_pb2
@@ -10,6 +11,9 @@ from meshai.sim.packets import ADMIN, Priority, RoutingError, make_packet
 from meshai.sim.settings import CONFIGS, MODULES, channel, config, metadata, module_config
 
 log = logging.getLogger(__name__)
+
+CONFIG_REBOOT_S: Final = 7
+"""How long after new settings a node boots anew, which some of them need."""
 
 
 def answer_admin(firmware: Firmware, packet: mesh_pb2.MeshPacket) -> None:
@@ -22,8 +26,7 @@ def answer_admin(firmware: Firmware, packet: mesh_pb2.MeshPacket) -> None:
         firmware.answer_client(packet, RoutingError.BAD_REQUEST)
         return
     if response is None:
-        if request.HasField("set_time_only"):
-            firmware.set_time(request.set_time_only)
+        _obey(firmware, request)
         firmware.answer_client(packet, RoutingError.NONE)
         return
     response.session_passkey = firmware.session_passkey()
@@ -38,6 +41,17 @@ def answer_admin(firmware: Firmware, packet: mesh_pb2.MeshPacket) -> None:
             priority=Priority.RELIABLE,
         )
     )
+
+
+def _obey(firmware: Firmware, request: admin_pb2.AdminMessage) -> None:
+    """Settings are not kept, but a node that is told new ones boots anew, as it does when it is told to."""
+    match request.WhichOneof("payload_variant"):
+        case "set_time_only":
+            firmware.set_time(request.set_time_only)
+        case "reboot_seconds":
+            firmware.reboot_in(request.reboot_seconds)
+        case "set_config":
+            firmware.reboot_in(CONFIG_REBOOT_S)
 
 
 def _response(firmware: Firmware, request: admin_pb2.AdminMessage) -> admin_pb2.AdminMessage | None:

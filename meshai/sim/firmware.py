@@ -5,6 +5,7 @@ radios do alike is `station.py`.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,6 +21,7 @@ from meshai.sim.packets import (
     TEXT,
     Priority,
     RoutingError,
+    copy_of,
     fits,
     hops_of,
     is_broadcast,
@@ -40,6 +42,7 @@ NO_RADIO: Final = 33
 POLITE_UTILISATION_PERCENT: Final = 25.0
 ANNOUNCED_AGAIN_S: Final = 300.0
 """Node info is not sent more often than that, or than once a minute when there is a reason."""
+LATEST_REPEAT_S: Final = 5.0
 PASSKEY_RENEWED_S: Final = 150.0
 RES_OF_NAK: Final = {
     RoutingError.NO_INTERFACE: NO_RADIO,
@@ -85,6 +88,10 @@ class Firmware(RadioStation):
         self.handed_over: list[HandOver] = Record(air.keep_last)
         """Every packet the client ever handed over."""
         self.boots = 1
+        self.repeat_share = 0.0
+        """Share of texts that reach the client twice, the second time as a relay sent it (fw#8149)."""
+        self.on_reboot: Callable[[], None] = lambda: None
+        """What becomes of the links when the node boots anew by itself."""
         self._booted_at = air.clock.monotonic()
         self._planned_naks: deque[int] = deque()
         self._was_full = False
@@ -278,6 +285,15 @@ class Firmware(RadioStation):
         self._was_full = False
         self._announced_at = None
 
+    def reboot_in(self, seconds: float) -> None:
+        """Boot anew by itself, which ends the client's connection."""
+        self.air.spawn(self._reboot_later(seconds), "reboot of the node")
+
+    async def _reboot_later(self, seconds: float) -> None:
+        await self.air.clock.sleep(seconds)
+        self.reboot()
+        self.on_reboot()
+
     def renumber(self, number: NodeNum) -> None:
         """Become another number, as a node does whose keys were made anew."""
         former = self.number
@@ -304,6 +320,19 @@ class Firmware(RadioStation):
             packet.channel = 0
         if is_stranger and not self.database.has_met(sender):
             self._greet(packet)
+        self.deliver(packet)
+        if self._is_repeated(packet):
+            self.air.spawn(self._deliver_again(copy_of(packet)), f"repeat of {packet.id:08x}")
+
+    def _is_repeated(self, packet: mesh_pb2.MeshPacket) -> bool:
+        if not self.repeat_share or packet.decoded.portnum != TEXT or not packet.hop_limit:
+            return False
+        return self.air.rng.random() < self.repeat_share
+
+    async def _deliver_again(self, packet: mesh_pb2.MeshPacket) -> None:
+        packet.hop_limit -= 1
+        packet.relay_node = self.air.rng.randrange(1, 256)
+        await self.air.clock.sleep(self.air.rng.uniform(0, LATEST_REPEAT_S))
         self.deliver(packet)
 
     def _greet(self, packet: mesh_pb2.MeshPacket) -> None:

@@ -34,6 +34,7 @@ class Ports:
         self._server: asyncio.Server | None = None
         self._open: set[Connection] = set()
         self._pty: _Pty | None = None
+        firmware.on_reboot = self._restart
 
     @property
     def open_connections(self) -> int:
@@ -71,6 +72,12 @@ class Ports:
         """Close the connection of the client there is."""
         if self.tcp is not None:
             self.tcp.end()
+
+    def _restart(self) -> None:
+        """The node boots anew: over TCP that ends the connection, on a serial line it is told."""
+        self.end_client()
+        if self.serial is not None:
+            self.serial.restart()
 
     def reset_client(self) -> None:
         if self.tcp is not None:
