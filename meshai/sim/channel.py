@@ -73,14 +73,22 @@ class _Ear:
     clear: asyncio.Event = field(default_factory=asyncio.Event)
     receptions: list[_Reception] = field(default_factory=list)
     sends_until: float = -1.0
-    busy_since: float = 0.0
-    own_s: float = 0.0
-    """How much of the time since then the station was sending itself."""
+    changed_at: float = 0.0
+    """When a reception or the station's own sending last began or ended."""
+    busy_s: float = 0.0
+    """For how long others have occupied the channel while the station did not, and has not been told yet."""
     stirred_at: float = -1.0
     """When a reception last ended."""
 
     def __post_init__(self) -> None:
         self.clear.set()
+
+    def change(self, now: float) -> None:
+        """Account for the time since the last change, before another."""
+        is_sending = self.sends_until - self.changed_at > INSTANT_S
+        if self.receptions and not is_sending:
+            self.busy_s += now - self.changed_at
+        self.changed_at = now
 
 
 class Channel:
@@ -132,11 +140,10 @@ class Channel:
             if (ear := self._ears.get(number)) is not None
         ]
         await self._clock.sleep(airtime_s)
-        self._settle(own)
+        now = self._clock.monotonic()
+        own.change(now)
         for ear, reception in receptions:
-            ear.receptions.remove(reception)
-            ear.stirred_at = self._clock.monotonic()
-            self._settle(ear)
+            self._end(ear, reception, now)
         for ear, reception in receptions:
             outcome = self._outcome(ear, reception)
             self.tally.setdefault((by, ear.listener.number), Counter())[outcome] += 1
@@ -147,12 +154,11 @@ class Channel:
         for reception in ear.receptions:
             if reception.ends - now > INSTANT_S:
                 reception.spoiled = Outcome.DEAFENED
-        self._occupy(ear, now)
+        ear.change(now)
         ear.sends_until = now + airtime_s
-        ear.own_s += airtime_s
 
     def _begin(self, ear: _Ear, reception: _Reception) -> _Reception:
-        self._occupy(ear, reception.began)
+        ear.change(reception.began)
         if ear.sends_until - reception.began > INSTANT_S:
             reception.spoiled = Outcome.DEAFENED
         for other in ear.receptions:
@@ -169,22 +175,16 @@ class Channel:
             if not (is_captured and is_stronger) and reception.spoiled is None:
                 reception.spoiled = Outcome.COLLIDED
 
-    def _occupy(self, ear: _Ear, now: float) -> None:
-        if not ear.receptions and ear.sends_until - now <= INSTANT_S:
-            ear.busy_since, ear.own_s = now, 0.0
-
-    def _settle(self, ear: _Ear) -> None:
-        """When nothing is on air any more at an ear, tell its station how long others occupied the channel."""
+    def _end(self, ear: _Ear, reception: _Reception, now: float) -> None:
+        ear.change(now)
+        ear.receptions.remove(reception)
+        ear.stirred_at = now
         if ear.receptions:
             return
         ear.clear.set()
-        now = self._clock.monotonic()
-        busy_s = now - ear.busy_since - ear.own_s
-        if ear.sends_until - now > INSTANT_S:
-            return
-        ear.busy_since, ear.own_s = now, 0.0
-        if busy_s > INSTANT_S and not ear.listener.is_deaf:
-            ear.listener.sensed(busy_s)
+        if ear.busy_s > INSTANT_S and not ear.listener.is_deaf:
+            ear.listener.sensed(ear.busy_s)
+        ear.busy_s = 0.0
 
     def _outcome(self, ear: _Ear, reception: _Reception) -> Outcome:
         if ear.listener.is_deaf:

@@ -1,10 +1,13 @@
 """The true channel by hand-computed cases: collisions, capture, half-duplex, carrier sense and occupancy."""
 
 import asyncio
+import itertools
 import random
 from collections.abc import AsyncIterator
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from meshtastic.protobuf import mesh_pb2
 
 from meshai.airtime import PRESETS
@@ -234,3 +237,81 @@ def test_renumbered_station_keeps_its_links() -> None:
     assert dict(links.of(1)) == {9: Link(snr=1.0)}
     assert dict(links.of(9)) == {1: Link(snr=2.0)}
     assert dict(links.of(2)) == {}
+
+
+TRANSMISSION = st.tuples(st.sampled_from([A, B, C, D]), st.integers(0, 60), st.integers(1, 12))
+
+
+@settings(max_examples=80, deadline=None)
+@given(schedule=st.lists(TRANSMISSION, max_size=12), capture_db=st.sampled_from([None, 6.0]), data=st.data())
+def test_any_schedule_ends_as_its_definition_says(
+    schedule: list[tuple[NodeNum, int, int]], capture_db: float | None, data: st.DataObject
+) -> None:
+    """Against the plain definition: every pair of transmissions compared, in tenths of a second."""
+    links = Links()
+    for one, other in itertools.combinations((A, B, C, D), 2):
+        if data.draw(st.booleans()):
+            links.connect(one, other, Link(snr=data.draw(st.sampled_from([-10.0, -5.0, 2.0]))))
+    schedule = [
+        (by, start, length)
+        for index, (by, start, length) in enumerate(schedule)
+        # A station finishes one packet before it begins another.
+        if not any(
+            by == other and start < end and begin < start + length for other, begin, end in spans(schedule[:index])
+        )
+    ]
+    heard, busy = asyncio.run(simulate(links, schedule, capture_db))
+    assert heard == expected(links, schedule, capture_db)
+    assert busy == occupied(links, schedule)
+
+
+def spans(schedule: list[tuple[NodeNum, int, int]]) -> list[tuple[NodeNum, int, int]]:
+    return [(by, start, start + length) for by, start, length in schedule]
+
+
+async def simulate(
+    links: Links, schedule: list[tuple[NodeNum, int, int]], capture_db: float | None
+) -> tuple[set[tuple[NodeNum, int]], dict[NodeNum, int]]:
+    """(receiver, index of what it heard), and tenths of a second for which each station found the channel busy."""
+    clock = ManualClock()
+    channel = Channel(links, clock=clock, rng=random.Random(1), modem=MODEM, capture_db=capture_db)
+    ears = {number: Ear(number) for number in (A, B, C, D)}
+    for ear in ears.values():
+        channel.attach(ear)
+
+    async def send(index: int, by: NodeNum, start: int, length: int) -> None:
+        await clock.sleep(start / 10)
+        await channel.carry(make_packet(by, BROADCAST, TEXT, b"x", packet_id=index + 1), by, length / 10)
+
+    running = [asyncio.create_task(send(index, *entry)) for index, entry in enumerate(schedule)]
+    await clock.advance(10)
+    await asyncio.gather(*running)
+    heard = {(number, packet.id - 1) for number, ear in ears.items() for packet in ear.heard}
+    return heard, {number: round(10 * sum(ear.busy)) for number, ear in ears.items()}
+
+
+def expected(
+    links: Links, schedule: list[tuple[NodeNum, int, int]], capture_db: float | None
+) -> set[tuple[NodeNum, int]]:
+    heard = set()
+    for index, (by, start, end) in enumerate(spans(schedule)):
+        for receiver, link in links.of(by).items():
+            overlapping = [
+                other
+                for rival, (other, begin, finish) in enumerate(spans(schedule))
+                if rival != index and begin < end and start < finish
+            ]
+            rivals = [links.of(other)[receiver] for other in overlapping if receiver in links.of(other)]
+            survives = capture_db is not None and all(link.snr - rival.snr >= capture_db for rival in rivals)
+            if receiver not in overlapping and (not rivals or survives):
+                heard.add((receiver, index))
+    return heard
+
+
+def occupied(links: Links, schedule: list[tuple[NodeNum, int, int]]) -> dict[NodeNum, int]:
+    busy = {}
+    for number in (A, B, C, D):
+        heard = {t for by, start, end in spans(schedule) if number in links.of(by) for t in range(start, end)}
+        own = {t for by, start, end in spans(schedule) if by == number for t in range(start, end)}
+        busy[number] = len(heard - own)
+    return busy
