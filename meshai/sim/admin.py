@@ -50,6 +50,8 @@ def _obey(firmware: Firmware, request: admin_pb2.AdminMessage) -> None:
             firmware.set_time(request.set_time_only)
         case "reboot_seconds":
             firmware.reboot_in(request.reboot_seconds)
+        case "set_favorite_node" | "remove_favorite_node":
+            firmware.database.save()
         case "set_config":
             firmware.reboot_in(CONFIG_REBOOT_S)
 

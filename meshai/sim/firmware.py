@@ -76,7 +76,7 @@ class Firmware(RadioStation):
     def __init__(self, air: Air, identity: Identity, *, channels: tuple[str, ...], hop_limit: int) -> None:
         super().__init__(air, identity, distance=0, snr=12.0, rssi=-30, loss=0.0, hop_limit=hop_limit)
         self.channels = channels
-        self.database = NodeDatabase()
+        self.database = NodeDatabase(air.clock)
         self.client = ClientQueue()
         self.is_clock_set = True
         self.clock_error_s = 0.0
@@ -276,8 +276,9 @@ class Firmware(RadioStation):
         self._planned_naks.extend([error] * count)
 
     def reboot(self) -> None:
-        """Lose queues, ids and the time; keep identity and the nodes known."""
+        """Lose queues, ids, the time and nodes met too lately to have been saved; keep identity and the other nodes."""
         self.forget_traffic()
+        self.database.reload()
         self.client.clear()
         self.is_clock_set = False
         self.boots += 1

@@ -6,6 +6,7 @@ from typing import Final
 
 from meshtastic.protobuf import config_pb2, mesh_pb2
 
+from meshai.clock import Clock
 from meshai.messages import NodeNum, node_id
 from meshai.sim.packets import NODE_INFO, hops_of, sender_of
 
@@ -15,6 +16,9 @@ RELAY_FIRST_ROLES: Final = frozenset({"ROUTER", "REPEATER"})
 """Roles that relay before all others."""
 RELAY_ALWAYS_ROLES: Final = RELAY_FIRST_ROLES | {"ROUTER_LATE"}
 """Roles that relay even what they have heard another relay."""
+
+
+SAVE_INTERVAL_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +62,16 @@ def key_for(number: NodeNum, *, generation: int = 0) -> bytes:
 
 
 class NodeDatabase:
-    """The nodes a node knows: what its client downloads, and whose keys it can encrypt for."""
+    """The nodes a node knows: what its client downloads, and whose keys it can encrypt for.
 
-    def __init__(self) -> None:
+    What it learns within a minute of the last save is not saved, then or later, and a reboot loses it.
+    """
+
+    def __init__(self, clock: Clock) -> None:
         self.nodes: dict[NodeNum, mesh_pb2.NodeInfo] = {}
+        self._clock = clock
+        self._saved_at: float | None = None
+        self._unsaved: set[NodeNum] = set()
 
     def key_of(self, number: NodeNum) -> bytes:
         """The key held for a node; empty when there is none."""
@@ -91,4 +101,24 @@ class NodeDatabase:
         node.channel = packet.channel
         node.via_mqtt = packet.via_mqtt
         if packet.decoded.portnum == NODE_INFO:
-            node.user.CopyFrom(mesh_pb2.User.FromString(packet.decoded.payload))
+            self._learn(node, mesh_pb2.User.FromString(packet.decoded.payload))
+
+    def _learn(self, node: mesh_pb2.NodeInfo, user: mesh_pb2.User) -> None:
+        if node.user == user:
+            return
+        node.user.CopyFrom(user)
+        self._unsaved.add(node.num)
+        if self._saved_at is None or self._clock.monotonic() - self._saved_at >= SAVE_INTERVAL_S:
+            self.save()
+
+    def save(self) -> None:
+        """Write all that is known, as setting or clearing a favourite makes a node do."""
+        self._saved_at = self._clock.monotonic()
+        self._unsaved.clear()
+
+    def reload(self) -> None:
+        """Know only what was saved, as after a reboot."""
+        for number in self._unsaved:
+            del self.nodes[number]
+        self._unsaved.clear()
+        self._saved_at = None

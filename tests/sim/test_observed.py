@@ -276,6 +276,27 @@ async def test_reboot_by_admin_message(
         assert statuses(client.received) == [(6, 0)]
 
 
+@pytest.mark.parametrize("is_favourite", [False, True])
+async def test_node_rebooted_soon_after_it_met_a_peer_forgets_it(
+    still: SimulatedMesh, clock: ManualClock, is_favourite: bool
+) -> None:
+    """Learned within a minute of the last save it is not written; setting a favourite forces the save."""
+    node = still.node()
+    client = DeskClient(node.firmware)
+    first, second = still.peer("First", is_known=False), still.peer("Second", is_known=False)
+    for stranger in (first, second):
+        telling = asyncio.ensure_future(stranger.send_node_info())
+        await clock.advance(5)
+        await telling
+    if is_favourite:
+        asked = admin_pb2.AdminMessage(set_favorite_node=second.number).SerializeToString()
+        client.send(text_packet(asked, node.number, packet_id=5, port=ADMIN))
+    node.firmware.reboot()
+    assert [node.database.has_met(peer.number) for peer in (first, second)] == [True, is_favourite]
+    said = DeskClient(node.firmware).send(text_packet("x", to=second.number, packet_id=6, want_ack=True))
+    assert statuses(said) == [(6, 0 if is_favourite else 39)]
+
+
 # Duplicates and order
 
 
