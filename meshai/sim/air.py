@@ -231,11 +231,15 @@ class Air:
     def new_packet_id(self) -> int:
         return self.rng.randrange(1, 2**32)
 
-    async def transmit(self, packet: mesh_pb2.MeshPacket, *, by: Station, cause: Cause) -> None:
-        """Put a packet on air and return when its sender's own transmission ends; relays follow by themselves."""
+    async def transmit(self, packet: mesh_pb2.MeshPacket, *, by: Station, cause: Cause, began: float) -> None:
+        """Put a packet on air and return when its sender's own transmission ends; relays follow by themselves.
+
+        `began` is the moment that was meant, by the monotonic clock; the event loop may be a little late.
+        """
         packet = copy_of(packet)
         if self.channel is not None:
-            await self.channel.carry(packet, by.number, self._record(packet, by.number, cause).airtime_s)
+            entry = self._record(packet, by.number, cause, began)
+            await self.channel.carry(packet, by.number, entry.airtime_s, began)
             return
         await self._occupy(packet, by.number, cause)
         reached = self._deliver(packet, by, wave=0)
@@ -278,8 +282,9 @@ class Air:
     async def _occupy(self, packet: mesh_pb2.MeshPacket, by: NodeNum, cause: Cause) -> None:
         await self.clock.sleep(self._record(packet, by, cause).airtime_s)
 
-    def _record(self, packet: mesh_pb2.MeshPacket, by: NodeNum, cause: Cause) -> OnAir:
-        entry = self._entry(packet, by, cause)
+    def _record(self, packet: mesh_pb2.MeshPacket, by: NodeNum, cause: Cause, began: float | None = None) -> OnAir:
+        late_s = 0.0 if began is None else self.clock.monotonic() - began
+        entry = self._entry(packet, by, cause, self.clock.now() - late_s)
         self.log.append(entry)
         if self._observer is not None:
             self._observer(entry)
@@ -309,11 +314,11 @@ class Air:
     def _is_lost(self, probability: float) -> bool:
         return probability > 0 and self.rng.random() < probability
 
-    def _entry(self, packet: mesh_pb2.MeshPacket, by: NodeNum, cause: Cause) -> OnAir:
+    def _entry(self, packet: mesh_pb2.MeshPacket, by: NodeNum, cause: Cause, at: float) -> OnAir:
         size = frame_bytes(packet)
         data = packet.decoded
         return OnAir(
-            at=self.clock.now(),
+            at=at,
             by=by,
             sender=sender_of(packet),
             to=packet.to,

@@ -7,10 +7,15 @@ is left may still fade with the probability of its link. Energy counts as occupa
 
 A transmission is sensed only when it has lasted as long as channel activity detection takes: two stations that begin
 within that time collide. Stations that hear a third but not each other (hidden ones) collide there at any time.
+
+All moments are those that were meant, not those at which the event loop woke up: in time that runs fast, a few
+milliseconds of lateness would be several slots.
 """
 
 import asyncio
+import itertools
 import random
+from bisect import insort
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,6 +32,8 @@ from meshai.sim.packets import copy_of
 CAPTURE_DB: Final = 6.0
 SENSED_SYMBOLS: Final = 2.5
 """How long channel activity detection takes (the firmware's slot is that and the switching of the radio)."""
+SETTLING_STEPS: Final = 5
+"""Steps of the event loop after which all who were woken by one event have drawn their moments."""
 INSTANT_S: Final = 1e-6
 """Below this, two moments are the same: one packet that ends as another begins does not overlap it."""
 
@@ -85,6 +92,7 @@ class _Ear:
 
     def change(self, now: float) -> None:
         """Account for the time since the last change, before another."""
+        now = max(now, self.changed_at)
         is_sending = self.sends_until - self.changed_at > INSTANT_S
         if self.receptions and not is_sending:
             self.busy_s += now - self.changed_at
@@ -105,6 +113,9 @@ class Channel:
         self._capture_db = capture_db
         self._sensed_after_s = SENSED_SYMBOLS * modem.symbol_ms / 1000
         self._ears: dict[NodeNum, _Ear] = {}
+        self._turns: list[tuple[float, int]] = []
+        """Moments that have come, in order, and whose turn follows."""
+        self._turn_numbers = itertools.count()
 
     def attach(self, listener: Listener) -> None:
         self._ears[listener.number] = _Ear(listener)
@@ -116,46 +127,65 @@ class Channel:
 
     # Carrier sense.
 
-    async def until_clear(self, number: NodeNum) -> None:
-        """Return when a station hears nothing."""
-        await self._ears[number].clear.wait()
+    async def until_clear(self, number: NodeNum) -> float:
+        """Return when a station hears nothing: the moment at which that began, if it had to wait, or now."""
+        ear = self._ears[number]
+        if ear.clear.is_set():
+            return self._clock.monotonic()
+        await ear.clear.wait()
+        return ear.stirred_at
 
-    def has_stirred(self, number: NodeNum, since: float) -> bool:
-        """Whether a station senses something on air, or has heard something end since a moment."""
-        ear, now = self._ears[number], self._clock.monotonic()
-        return ear.stirred_at > since or any(
-            now - reception.began + INSTANT_S >= self._sensed_after_s for reception in ear.receptions
+    async def turn(self, at: float) -> None:
+        """Return at a moment, and to all who wait for theirs in the order of the moments, however late they wake up.
+
+        What the caller does before it next awaits something is done before the next one's turn.
+        """
+        await self._clock.sleep(at - self._clock.monotonic())
+        turn = (at, next(self._turn_numbers))
+        insort(self._turns, turn)
+        try:
+            for _ in range(SETTLING_STEPS):
+                await asyncio.sleep(0)
+            while self._turns[0] != turn:  # noqa: ASYNC110 - a few steps, and an event would come one step late
+                await asyncio.sleep(0)
+        finally:
+            self._turns.remove(turn)
+
+    def has_stirred(self, number: NodeNum, since: float, at: float) -> bool:
+        """Whether a station senses something on air at a moment, or has heard something end since another."""
+        ear = self._ears[number]
+        return ear.stirred_at - since > INSTANT_S or any(
+            at - reception.began + INSTANT_S >= self._sensed_after_s for reception in ear.receptions
         )
 
     # Transmission.
 
-    async def carry(self, packet: mesh_pb2.MeshPacket, by: NodeNum, airtime_s: float) -> None:
-        """Let a packet occupy the channel, and all hear it at its end who can; returns then."""
-        now = self._clock.monotonic()
+    async def carry(self, packet: mesh_pb2.MeshPacket, by: NodeNum, airtime_s: float, began: float) -> None:
+        """Let a packet occupy the channel from a moment on, and all hear it at its end who can; returns then."""
+        ends = began + airtime_s
         own = self._ears[by]
-        self._begin_sending(own, now, airtime_s)
+        self._begin_sending(own, began, ends)
         receptions = [
-            (ear, self._begin(ear, _Reception(link, now, now + airtime_s)))
+            (ear, self._begin(ear, _Reception(link, began, ends)))
             for number, link in self.links.of(by).items()
             if (ear := self._ears.get(number)) is not None
         ]
-        await self._clock.sleep(airtime_s)
-        now = self._clock.monotonic()
-        own.change(now)
+        await self._clock.sleep(ends - self._clock.monotonic())
+        own.change(ends)
         for ear, reception in receptions:
-            self._end(ear, reception, now)
+            self._end(ear, reception, ends)
         for ear, reception in receptions:
             outcome = self._outcome(ear, reception)
             self.tally.setdefault((by, ear.listener.number), Counter())[outcome] += 1
             if outcome is Outcome.HEARD:
                 ear.listener.hear(_as_received(packet, reception.link))
 
-    def _begin_sending(self, ear: _Ear, now: float, airtime_s: float) -> None:
+    def _begin_sending(self, ear: _Ear, began: float, ends: float) -> None:
         for reception in ear.receptions:
-            if reception.ends - now > INSTANT_S:
+            if reception.ends - began > INSTANT_S:
                 reception.spoiled = Outcome.DEAFENED
-        ear.change(now)
-        ear.sends_until = now + airtime_s
+        ear.change(began)
+        ear.sends_until = ends
 
     def _begin(self, ear: _Ear, reception: _Reception) -> _Reception:
         ear.change(reception.began)

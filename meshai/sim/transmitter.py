@@ -104,27 +104,29 @@ class Transmitter:
                 self._wake.clear()
                 await self._wake.wait()
             queued = self._first()
-            if not await self._is_let_through(queued):
+            began = await self._turn(queued)
+            if began is None:
                 continue
             self._queue.remove(queued)
             self._left_queue(queued.packet, queued.cause)
             self._ledger.sent(self._air.modem.airtime_s(frame_bytes(queued.packet)))
-            await self._air.transmit(queued.packet, by=self._station, cause=queued.cause)
+            await self._air.transmit(queued.packet, by=self._station, cause=queued.cause, began=began)
             queued.left.set()
 
     def _first(self) -> _Queued:
         return max(self._queue, key=lambda entry: _priority(entry.packet))
 
-    async def _is_let_through(self, queued: _Queued) -> bool:
-        """Wait for a packet's turn; False if something was heard meanwhile, or another packet is to go first now."""
+    async def _turn(self, queued: _Queued) -> float | None:
+        """Wait for a packet's turn, and return its moment; None if something was heard or another is to go first."""
         clock, channel = self._air.clock, self._air.channel
-        if channel is not None:
-            await channel.until_clear(self._station.number)
-        since = clock.monotonic()
-        await clock.sleep(self._slots(queued) * self._air.modem.slot_s)
+        since = clock.monotonic() if channel is None else await channel.until_clear(self._station.number)
+        at = since + self._slots(queued) * self._air.modem.slot_s
+        await (clock.sleep(at - since) if channel is None else channel.turn(at))
         if self._is_stalled or not self._queue or self._first() is not queued:
-            return False
-        return channel is None or not channel.has_stirred(self._station.number, since)
+            return None
+        if channel is not None and channel.has_stirred(self._station.number, since, at):
+            return None
+        return at
 
     def _slots(self, queued: _Queued) -> int:
         rng = self._air.rng

@@ -58,7 +58,9 @@ class Spectrum:
 
     async def _send(self, by: NodeNum, at: float, airtime_s: float) -> None:
         await self.clock.sleep(at)
-        await self.channel.carry(make_packet(by, BROADCAST, TEXT, b"x", packet_id=by), by, airtime_s)
+        await self.channel.carry(
+            make_packet(by, BROADCAST, TEXT, b"x", packet_id=by), by, airtime_s, self.clock.monotonic()
+        )
 
     def heard(self, number: NodeNum) -> list[int]:
         return [packet.id for packet in self.ears[number].heard]
@@ -170,17 +172,17 @@ async def test_carrier_is_sensed_after_two_and_a_half_symbols(spectrum: Spectrum
     start = clock.monotonic()
     spectrum.send(A, 0.0, 1.0)
     await clock.advance(sensed_s - 0.001)
-    assert not spectrum.channel.has_stirred(C, start)
+    assert not spectrum.channel.has_stirred(C, start, clock.monotonic())
     await clock.advance(0.002)
-    assert spectrum.channel.has_stirred(C, start)
-    assert not spectrum.channel.has_stirred(B, start), "a hidden station senses nothing"
+    assert spectrum.channel.has_stirred(C, start, clock.monotonic())
+    assert not spectrum.channel.has_stirred(B, start, clock.monotonic()), "a hidden station senses nothing"
     clear = asyncio.create_task(spectrum.channel.until_clear(C))
     await clock.advance(0.9)
     assert not clear.done()
     await clock.advance(0.1)
     assert clear.done()
-    assert spectrum.channel.has_stirred(C, start), "it has ended, but since then"
-    assert not spectrum.channel.has_stirred(C, clock.monotonic())
+    assert spectrum.channel.has_stirred(C, start, clock.monotonic()), "it has ended, but since then"
+    assert not spectrum.channel.has_stirred(C, clock.monotonic(), clock.monotonic())
 
 
 async def test_loss_is_of_the_link_and_direction(clock: ManualClock) -> None:
@@ -217,7 +219,7 @@ async def test_link_that_is_cut(spectrum: Spectrum, clock: ManualClock) -> None:
 async def test_packet_by_mqtt_has_no_signal_report(spectrum: Spectrum, clock: ManualClock) -> None:
     packet = make_packet(A, BROADCAST, TEXT, b"x", packet_id=1)
     packet.via_mqtt = True
-    spectrum.running.append(asyncio.create_task(spectrum.channel.carry(packet, A, 1.0)))
+    spectrum.running.append(asyncio.create_task(spectrum.channel.carry(packet, A, 1.0, clock.monotonic())))
     await clock.advance(2)
     (received,) = spectrum.ears[C].heard
     assert (received.rx_snr, received.rx_rssi) == (0, 0)
@@ -281,7 +283,9 @@ async def simulate(
 
     async def send(index: int, by: NodeNum, start: int, length: int) -> None:
         await clock.sleep(start / 10)
-        await channel.carry(make_packet(by, BROADCAST, TEXT, b"x", packet_id=index + 1), by, length / 10)
+        await channel.carry(
+            make_packet(by, BROADCAST, TEXT, b"x", packet_id=index + 1), by, length / 10, clock.monotonic()
+        )
 
     running = [asyncio.create_task(send(index, *entry)) for index, entry in enumerate(schedule)]
     await clock.advance(10)
