@@ -103,7 +103,11 @@ class SimulatedMesh:
         position: tuple[float, float] | None = None,
         is_known: bool = True,
     ) -> Peer:
-        """A node of somebody else, `distance` relays away; `is_known` says whether our node has met it before."""
+        """A node of somebody else, `distance` relays away; `is_known` says whether our node has met it before.
+
+        On a mesh with links these decide who hears whom; distance, signal and loss are then only what a node that has
+        met it remembers.
+        """
         number = self.new_number(len(self.nodes) + len(self.peers)) if number is None else number
         peer = Peer(
             self.air,
