@@ -102,8 +102,6 @@ def _model(console: Console, *, small: bool) -> str:
     """The name of the model that will talk, fetched if need be, and how good it is in plain words."""
     if trouble := engine.trouble():
         raise ModelUnavailable(trouble)
-            f"the demo needs the engine of the local model: {sys.executable} -m pip install xllamacpp"
-        )
     wanted = (None if small else weights.choose(free_memory())) or weights.SMOLLM2
     folder = weights.models_dir()
     if not any(model.is_present for model in weights.local_models(folder) if model.name == wanted.name):
