@@ -30,7 +30,7 @@ _BLANK_LINES: Final = regex.compile(r"\n{3,}")
 
 _THINKING: Final = regex.compile(
     r"<\|channel\|>(?:(?P<final>final)|(?!final))[^<>]*<\|message\|>"
-    r"|(?i:<\s*(?P<close>/?)\s*(?:think|thinking|thoughts?|reasoning|reflection)\b[^<>]*(?:>|\Z))"
+    r"|(?i:<\s{0,3}(?P<close>/?)\s{0,3}(?:think|thinking|thoughts?|reasoning|reflection)\b[^<>]*(?:>|\Z))"
     r"|\[(?P<close>/?)THINK\]|◁(?P<close>/?)think▷"
 )
 """Tags around what a model thinks. Not all models use `<think>`, some servers pass on the model's own tokens."""
@@ -51,7 +51,9 @@ def disarm(text: str) -> str:
     return f"> {text}" if _TRIGGER.match(text) else text
 
 
-_TRIGGER: Final = regex.compile(r"[\s\p{C}]*(?:[!！/／]|[\s\p{P}\p{C}]*\d{1,3}[\s\p{P}\p{C}]*\Z)")
+_TRIGGER: Final = regex.compile(
+    r"[\s\p{C}\p{Default_Ignorable_Code_Point}]*+(?:[!！/／]|[\s\p{P}\p{C}]*+\d{1,3}[\s\p{P}\p{C}]*+\Z)"
+)
 
 
 def one_line_name(name: str, limit: int = 40) -> str:

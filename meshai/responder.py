@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from meshai.characters import is_blank
 from meshai.chunker import rest_of, split, text_of
 from meshai.clock import Clock
 from meshai.commands.base import Request, Status
@@ -197,7 +198,7 @@ class Responder:
             me = self._radio.me
             speakers = [self._node(message.sender), *([me.node] if me else [])]
             text = _without_speaker(plain(completion.text), speakers)
-            if not text:
+            if is_blank(text):
                 raise ModelRefused("the answer held no text but reasoning or markup; raise model.max_tokens?")
             return Reply(text, remember=True)
         except ModelError as error:

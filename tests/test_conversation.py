@@ -293,8 +293,9 @@ async def test_a_model_error_is_told_once_in_direct_and_never_on_a_channel(
     assert [message.content for message in told.model.requests[2][1:]] == ["third"]
 
 
-async def test_nothing_but_reasoning_is_a_refusal(tmp_path: Path) -> None:
-    async with story(tmp_path, answer=lambda _: "<think>I wonder") as told:
+@pytest.mark.parametrize("answer", ["<think>I wonder", "\u200b", "\u2800", "&#8203;", "***"])
+async def test_nothing_to_read_is_a_refusal(tmp_path: Path, answer: str) -> None:
+    async with story(tmp_path, answer=lambda _: answer) as told:
         told.radio.hear("hm?", sender=ANNA)
         await told.until(lambda: bool(told.radio.sent))
     assert "no usable answer" in told.radio.sent[0].text

@@ -378,3 +378,14 @@ def test_no_name_breaks_out(name: str, limit: int) -> None:
     assert len(line) <= limit
     assert line.isprintable() or all(unicodedata.category(c) not in ("Cc", "Cs", "Zl", "Zp") for c in line)
     assert not set(line) & set('"`<>[]{}\u202a\u202e\u2066')
+
+
+@pytest.mark.parametrize("text", ["hi <" + "\n" * 300_000, "<think>" * 50_000, "\u200b" * 100_000, "< " * 100_000])
+def test_hostile_lengths_take_no_longer_than_others(text: str) -> None:
+    # Quadratic patterns took minutes for these, with the whole bot standing still; the time limit of tests ends them.
+    assert len(disarm(plain(text))) < 10_000
+
+
+@pytest.mark.parametrize("lead", ["", "\ufe0f", "\u034f", "\u3164", "\u200b "])
+def test_commands_behind_what_nobody_sees_are_marked_too(lead: str) -> None:
+    assert disarm(f"{lead}!ping").startswith("> ")

@@ -15,7 +15,10 @@ from typing import Final
 
 from meshai.errors import ContextTooLong, ModelError, ModelRefused, ModelUnavailable
 from meshai.model.base import Completion
+from meshai.plaintext import plain
 
+PIECE_LENGTH: Final = 16
+LEAST_PIECE: Final = 4
 QUOTE_LENGTH: Final = 200
 """How many characters of a server's own words an error repeats."""
 _USUAL_PATH: Final = "check model.base_url, which usually ends in /v1"
@@ -26,10 +29,6 @@ _CONTEXT_EXCEEDED: Final = re.compile(
     r"|too many (input )?tokens",
     re.IGNORECASE,
 )
-_THINK: Final = "(?:think|thinking|thought|reasoning)"
-_CLOSED_THINKING: Final = re.compile(rf"<{_THINK}>(?:(?!<{_THINK}>).)*?</{_THINK}>", re.IGNORECASE | re.DOTALL)
-_THINKING_WITHOUT_START: Final = re.compile(rf"\A.*</{_THINK}>", re.IGNORECASE | re.DOTALL)
-_THINKING_WITHOUT_END: Final = re.compile(rf"<{_THINK}>.*\Z", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +49,8 @@ class Server:
     base_url: str
     model: str
     key: str
+    private: tuple[str, ...] = ()
+    """What people wrote: a server that repeats it is not quoted, since logs hold no texts."""
 
     def __str__(self) -> str:
         return self.base_url
@@ -59,7 +60,18 @@ class Server:
         if self.key:
             words = words.replace(self.key, "***")
         words = " ".join("".join(c if c.isprintable() else " " for c in words).split())
+        if any(piece in words for text in self.private for piece in _pieces(text)):
+            return "what it says repeats what people wrote"
         return words if len(words) <= QUOTE_LENGTH else words[: QUOTE_LENGTH - 1] + "…"
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Parts of a text long enough to be known again."""
+    words = " ".join(text.split())
+    if len(words) <= PIECE_LENGTH:
+        yield from (words,) if len(words) >= LEAST_PIECE else ()
+    else:
+        yield from (words[at : at + PIECE_LENGTH] for at in range(0, len(words) - PIECE_LENGTH + 1, PIECE_LENGTH // 2))
 
 
 def read_completion(server: Server, body: str, max_tokens: int) -> Completion | Failure:
@@ -67,7 +79,8 @@ def read_completion(server: Server, body: str, max_tokens: int) -> Completion | 
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):
-        said = "a web page, not JSON" if _is_page(body) else f"broken JSON ({server.quote(body) or 'nothing'})"
+        # Not quoted: what is broken may be the answer itself, and logs hold no texts.
+        said = "a web page, not JSON" if _is_page(body) else f"broken JSON ({len(body.encode(errors='replace'))} bytes)"
         remedy = _USUAL_PATH if _is_page(body) else "look at the server's log"
         return Failure(ModelUnavailable(f"{server} answered 200 with {said}; {remedy}"))
     match answer:
@@ -139,10 +152,7 @@ def from_connection(server: Server, error: BaseException) -> Failure:
 
 def is_only_thinking(text: str) -> bool:
     """Whether nothing is left of `text` without its think blocks: closed, nested, unopened or unclosed."""
-    found = 1
-    while found:
-        text, found = _CLOSED_THINKING.subn("", text)
-    return not _THINKING_WITHOUT_END.sub("", _THINKING_WITHOUT_START.sub("", text)).strip()
+    return not plain(text)
 
 
 def _remedy(server: Server, status: int, words: str) -> str:
@@ -169,7 +179,7 @@ def _why_no_text(server: Server, message: Mapping[object, object], finish_reason
     content = message.get("content")
     has_thoughts = bool(message.get("reasoning_content") or message.get("reasoning") or _text_of(content).strip())
     if isinstance(refusal := message.get("refusal"), str) and refusal:
-        why = f"the model refused ({server.quote(refusal)})"
+        why = "the model refused"
     elif message.get("tool_calls"):
         why = "the model called a tool instead of answering"
     elif content and not isinstance(content, str | list):

@@ -9,6 +9,7 @@ import asyncio
 import ipaddress
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
@@ -118,6 +119,9 @@ class OpenAIModel:
 
     async def _ask(self, messages: Sequence[ChatMessage], max_tokens: int) -> Completion | Failure:
         client = await self._client()
+        server = replace(
+            self._server, private=tuple(message.content for message in messages if message.role != "system")
+        )
         import httpx2  # a look into sys.modules: the client is made after these imports
         import openai
 
@@ -132,13 +136,13 @@ class OpenAIModel:
                 self._limit_name = _NEWER_LIMIT
                 return await self._ask(messages, max_tokens)
             retry_after = error.response.headers.get("retry-after", "")
-            return from_status(self._server, error.status_code, body, retry_after)
+            return from_status(server, error.status_code, body, retry_after)
         except openai.APITimeoutError:
             told = f"{self._server}: no connection within {CONNECT_S:g} s; is the address right and the machine on?"
             return Failure(ModelUnavailable(told))
         except openai.APIConnectionError as error:
-            return from_connection(self._server, error)
-        return read_completion(self._server, response.text, max_tokens)
+            return from_connection(server, error)
+        return read_completion(server, response.text, max_tokens)
 
     def _request(self, messages: Sequence[ChatMessage], max_tokens: int) -> dict[str, Any]:
         if not self._settings.system_role:

@@ -1,8 +1,8 @@
 """Handing packets to the node, and learning whether it took them and whether it still lives.
 
 A packet counts as handed over when the node says so for its id. Only two queue statuses wait in a node for its
-client, so ours may have been discarded: when none comes but the node answers a heartbeat, the packet counts too.
-A heartbeat costs no airtime.
+client, so ours may have been discarded: when none comes but the node answers a heartbeat, the packet is written once
+more with its id, which costs nothing if the node has it, and then counts too. A heartbeat costs no airtime.
 """
 
 import asyncio
@@ -104,7 +104,10 @@ class HandOver:
         await self._wait_for_room(link)
         sent = self._sent.register(packet, self._clock.monotonic())
         await self._write(link, packet, me)
-        await self._wait_until_taken(link, sent)
+        if not await self._is_taken(link, sent):
+            # Either the status was discarded or the frame was lost on its way; a node that has it ignores the repeat.
+            await self._write(link, packet, me)
+            await self._is_taken(link, sent)
 
     async def _wait_for_room(self, link: Link) -> None:
         """Wait while the node's queue is nearly full, and ask for news: an unasked status comes but rarely."""
@@ -128,11 +131,12 @@ class HandOver:
             link.lose(str(error), is_closed_by_node=True)
             raise
 
-    async def _wait_until_taken(self, link: Link, sent: SentPacket) -> None:
+    async def _is_taken(self, link: Link, sent: SentPacket) -> bool:
+        """Whether the node says that it holds a packet; False when it says nothing about it, but lives."""
         await first(self._clock, TAKEN_S, sent.taken, link.lost)
         if not sent.taken.done():
             if not link.lost.done() and await self.is_answered(link):
-                return
+                return sent.taken.done()
             raise RadioDisconnected(link.lost.result().reason)
         refusal = sent.taken.result()
         if refusal:
@@ -140,6 +144,7 @@ class HandOver:
         if error := sent.nak or refusal:
             self._sent.drop(sent.packet_id)
             raise NotDelivered(error)
+        return True
 
     async def delivery(
         self,

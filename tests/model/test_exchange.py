@@ -1,6 +1,7 @@
 import json
 import socket
 import ssl
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -67,7 +68,7 @@ def test_tokens_that_are_not_reported_are_none(usage: object) -> None:
         (finished("length", None, reasoning_content="hm"), "spent all 200 tokens on thinking; raise model.max_tokens"),
         (finished("length", "", reasoning="hm"), "spent all 200 tokens on thinking; raise model.max_tokens"),
         (finished("content_filter", None), "the server's filter held the answer back"),
-        (completion(None, refusal="I will not."), "the model refused (I will not.)"),
+        (completion(None, refusal="I will not."), "the model refused"),
         (completion(None, tool_calls=[{"id": "1"}]), "the model called a tool"),
         (completion({"text": "hi"}), "the answer is not text"),
         (completion(42), "the answer is not text"),
@@ -89,8 +90,8 @@ def test_a_completion_without_text_is_refused_with_its_cause(body: dict[str, Any
     ("body", "error", "told"),
     [
         ("<!doctype html><html>Login</html>", ModelUnavailable, "a web page, not JSON; check model.base_url, which"),
-        ('{"choices": [', ModelUnavailable, 'broken JSON ({"choices": [)'),
-        ("", ModelUnavailable, "broken JSON (nothing)"),
+        ('{"choices": [', ModelUnavailable, "broken JSON (13 bytes)"),
+        ("", ModelUnavailable, "broken JSON (0 bytes)"),
         ("[" * 100_000, ModelUnavailable, "broken JSON"),
         ("[]", ModelUnavailable, "not with a chat completion"),
         ('{"object": "list", "data": []}', ModelUnavailable, "not with a chat completion"),
@@ -293,3 +294,12 @@ def test_model_names_of_a_server_are_text_a_terminal_can_show() -> None:
     listed = {"data": [{"id": "a"}, {"id": 3}, "b", {"id": ""}, {"id": "\x1b[2J"}, {"id": "x" * 999}, {"id": "b"}]}
     assert read_model_names(json.dumps(listed)) == ["a", "b"]
     assert read_model_names("<html>") == read_model_names("[1]") == read_model_names("[" * 100_000) == []
+
+
+def test_a_server_that_repeats_what_people_wrote_is_not_quoted() -> None:
+    question = "my secret code is 4711 and my dog is called Rex"
+    private = replace(SERVER, private=(question,))
+    body = json.dumps({"error": {"message": f"blocked: '{question[:30]}' is not allowed"}})
+    for server, is_quoted in ((SERVER, True), (private, False)):
+        assert ("4711" in str(from_status(server, 400, body, "").error)) == is_quoted
+    assert "too long" in str(from_status(private, 400, json.dumps({"error": {"message": "text too long"}}), "").error)
