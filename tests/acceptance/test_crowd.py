@@ -58,7 +58,7 @@ async def test_every_addressed_message_is_answered_once_and_no_other(tmp_path: P
     for packet_id, texts in parts_of.items():
         line = asked[packet_id]
         words = line.text.rpartition(": ")[2]
-        assert words == "!ping" or f"You asked {words}"[:40] in texts[0]
+        assert words == "!ping" or words[:30] in texts[0]
 
     # Whole answers, their parts in order and nothing of another reply to the same place between them.
     for texts in parts_of.values():
