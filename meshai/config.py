@@ -28,6 +28,7 @@ PROMPT_TOKENS_MIN: Final = 256
 NO_MODELS: Final = ("no", "none", "false", "on", "yes", "true")
 """Words that people write for `off` and `auto`, which no model's name may be."""
 SYSTEM_FILE: Final = Path("/etc/meshai/config.yaml")
+_ROOT: Final = 0
 _MOST_BYTES: Final = 1_000_000
 _HEAD: Final = """\
 # Settings of MeshAI. A key that is left out has its default, which `meshai config --example` shows.
@@ -284,11 +285,9 @@ def load(
     """
     if path is None:
         return Config()
-    text, is_private = _read(path)
-    remedy = f"expected ${{MESHAI_API_KEY}} or another variable, or a file only its owner can read: chmod 600 {path}"
-    return parse(
-        text, Config, file=str(path), environ=environ, literal_secrets="" if is_private else remedy, check=check
-    )
+    text, owner, mode = _read(path)
+    remedy = "" if is_private(owner, mode) else _to_hide_a_secret(path, owner, environ)
+    return parse(text, Config, file=str(path), environ=environ, literal_secrets=remedy, check=check)
 
 
 def example(changes: Mapping[str, object] | None = None) -> str:
@@ -328,12 +327,30 @@ def database_path(config: Config) -> Path:
     return config.storage.path or data_dir() / "meshai.db"
 
 
-def _read(path: Path) -> tuple[str, bool]:
-    """The file's text, and whether nobody but its owner can read it."""
+def is_private(owner: int, mode: int) -> bool:
+    """Whether a file may hold secrets: only its owner can read it, or the one group that root has let read its file.
+
+    The latter is how the installed service reads settings that it must not change.
+    """
+    return not mode & 0o077 or (owner == _ROOT and not mode & 0o037)
+
+
+def _to_hide_a_secret(path: Path, owner: int, environ: Mapping[str, str]) -> str:
+    """What to do about a secret in a file that is not private, so that this process can still read it."""
+    kept = " from /etc/meshai/environment" if is_service(environ) else ""
+    expected = f"expected ${{MESHAI_API_KEY}} or another variable{kept}, or a file "
+    if owner == _ROOT != os.geteuid():
+        group = os.getegid()
+        return f"{expected}of root's that only our group can read: sudo chgrp {group} {path}; sudo chmod 640 {path}"
+    return f"{expected}only its owner can read: chmod 600 {path}"
+
+
+def _read(path: Path) -> tuple[str, int, int]:
+    """The file's text, its owner and its mode."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MOST_BYTES + 1)
-            mode = os.fstat(file.fileno()).st_mode
+            status = os.fstat(file.fileno())
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; `{command()} init` writes one") from None
     except IsADirectoryError:
@@ -347,7 +364,7 @@ def _read(path: Path) -> tuple[str, bool]:
     if len(raw) > _MOST_BYTES:
         raise ConfigError(f"{path}: found more than {_MOST_BYTES} bytes; expected a settings file")
     try:
-        return raw.decode("utf-8-sig"), os.name != "posix" or not mode & 0o077
+        return raw.decode("utf-8-sig"), status.st_uid, status.st_mode
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}: found bytes that are not UTF-8; save the file as UTF-8") from None

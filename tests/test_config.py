@@ -2,7 +2,9 @@
 
 import os
 import re
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,24 +23,44 @@ from meshai.config import (
     effective,
     example,
     find,
+    is_private,
     load,
 )
 from meshai.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
+SOMEBODY = 12345
+"""A user and group that have nothing here."""
 
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str], Path]:
-    """Write settings as others of the group may read them, as under /etc."""
+    """Write settings of an ordinary user's, as others of the group may read them."""
 
     def write(text: str | bytes, mode: int = 0o640) -> Path:
         path = tmp_path / "config.yaml"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         path.chmod(mode)
+        if os.geteuid() == 0:
+            os.chown(path, SOMEBODY, SOMEBODY)
         return path
 
     return write
+
+
+@contextmanager
+def acting_as(user: int) -> Iterator[None]:
+    """Let this process, root's, be a user with a group of its own."""
+    groups = os.getgroups()
+    os.setgroups([])
+    os.setegid(user)
+    os.seteuid(user)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
 
 
 def complaints(path: Path, environ: dict[str, str] | None = None) -> list[str]:
@@ -191,6 +213,42 @@ class TestSecrets:
     @pytest.mark.parametrize("mode", [0o600, 0o400])
     def test_in_a_file_of_the_owner_alone_it_is_accepted(self, write: Callable[[str, int], Path], mode: int) -> None:
         assert load(write(self.TEXT, mode), {}).model.api_key.get_secret_value() == "sk-very-secret"
+
+    @pytest.mark.parametrize(
+        ("owner", "mode", "may_hold"),
+        [
+            (0, 0o100640, True),
+            (0, 0o100440, True),
+            (0, 0o100660, False),
+            (0, 0o100644, False),
+            (0, 0o100604, False),
+            (SOMEBODY, 0o100640, False),
+            (SOMEBODY, 0o100600, True),
+        ],
+    )
+    def test_a_file_of_roots_may_be_shared_with_one_group(self, owner: int, mode: int, may_hold: bool) -> None:
+        assert is_private(owner, mode) is may_hold
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+    def test_the_remedy_for_the_service_leaves_it_its_settings(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tmp_path.chmod(0o755)
+        monkeypatch.chdir(tmp_path)
+        path = Path("config.yaml")
+        path.write_text(self.TEXT)
+        path.chmod(0o644)
+
+        def load_as_service() -> Config:
+            with acting_as(SOMEBODY):
+                return load(path, {"MESHAI_COMMAND": "sudo meshai-service"})
+
+        with pytest.raises(ConfigError) as caught:
+            load_as_service()
+        expected, _, remedy = str(caught.value).rpartition(": ")
+        assert "${MESHAI_API_KEY} or another variable from /etc/meshai/environment, or a file" in expected
+        subprocess.run(remedy.replace("sudo ", ""), shell=True, check=True)
+        assert load_as_service().model.api_key.get_secret_value() == "sk-very-secret"
 
     def test_complaints_never_show_it(self, write: Callable[[str, int], Path]) -> None:
         path = write("model: {api_key: 12345678, base_url: 'http://me:hunter2@host/v1', name: x}", 0o600)
