@@ -16,12 +16,13 @@ from typing import Any, Final
 from meshai import __version__, builtin
 from meshai.clock import Clock
 from meshai.commands.base import Status
-from meshai.config import Config, database_path
+from meshai.config import Config, ModelSettings, database_path
 from meshai.errors import MeshAIError, StoreError
 from meshai.loops import LoopGuard
-from meshai.memory.memory import Memory
+from meshai.memory.memory import Memory, needed_tokens
 from meshai.messages import TextLimits
-from meshai.model.base import LanguageModel
+from meshai.model.base import ChatMessage, LanguageModel
+from meshai.model.tokens import estimate
 from meshai.notify import Notifier
 from meshai.outbox import Outbox
 from meshai.radio.base import Radio
@@ -72,15 +73,11 @@ async def built(
     builtin.register(registry)
     started = clock.monotonic()
 
-    def budget_tokens() -> int:
-        room = config.model.context_tokens if model is None else model.context_tokens
-        return int((room - config.model.max_tokens) * CONTEXT_MARGIN)
-
     memory = Memory(
         database,
         clock=clock,
         persona=config.bot.persona,
-        budget_tokens=budget_tokens,
+        budget_tokens=lambda: _budget_tokens(config.model, model),
     )
     outbox = Outbox(
         database,
@@ -278,7 +275,22 @@ def unusable(config: Config) -> dict[SettingKey, str]:
     """What of the settings cannot work with the commands there are, by key: what a start would refuse."""
     registry = Registry()
     builtin.register(registry)
-    return faults(config.bot, config.commands, registry.commands)
+    unusable = faults(config.bot, config.commands, registry.commands)
+    persona = config.bot.persona
+    lacking = needed_tokens(persona) - _budget_tokens(config.model)
+    if lacking > 0:
+        size = estimate([ChatMessage("system", persona)])
+        unusable["bot", "persona"] = (
+            f"found {len(persona)} characters, about {size} tokens; expected at most {max(size - lacking, 0)} tokens, "
+            "which model.context_tokens less model.max_tokens leaves beside a question; shorten it or raise the former"
+        )
+    return unusable
+
+
+def _budget_tokens(settings: ModelSettings, model: LanguageModel | None = None) -> int:
+    """What a prompt may cost, so that the answer fits behind it."""
+    room = settings.context_tokens if model is None else model.context_tokens
+    return int((room - settings.max_tokens) * CONTEXT_MARGIN)
 
 
 def node_radio(config: Config, *, clock: Clock, rng: random.Random, away_since: float | None = None) -> Radio:

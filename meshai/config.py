@@ -23,8 +23,8 @@ DIRECT_BYTES_MAX: Final = 215
 """Longest public-key direct message with a reply id that firmware 2.7 accepts."""
 TCP_PORT: Final = 4403
 """Where a node with network access listens."""
-PROMPT_TOKENS_MIN: Final = 256
-"""Room for the instructions and one question."""
+PROMPT_TOKENS_MIN: Final = 450
+"""Room for the usual instructions and one question of any packet."""
 NO_MODELS: Final = ("no", "none", "false", "on", "yes", "true")
 """Words that people write for `off` and `auto`, which no model's name may be."""
 SYSTEM_FILE: Final = Path("/etc/meshai/config.yaml")
@@ -226,7 +226,8 @@ class ModelSettings(Section):
         least = others.data.get("max_tokens", 0) + PROMPT_TOKENS_MIN
         if tokens < least:
             raise ValueError(
-                f"expected at least {least}: max_tokens for the answer and {PROMPT_TOKENS_MIN} for the question"
+                f"expected at least {least}: max_tokens for the answer, {PROMPT_TOKENS_MIN} for the instructions and "
+                "a question"
             )
         return tokens
 

@@ -19,7 +19,7 @@ from meshai.clock import Clock
 from meshai.commands.base import Request, Status
 from meshai.commands.more import asks_for_more
 from meshai.config import ChannelSettings, ReplySettings
-from meshai.errors import CommandError, ModelError, ModelRefused, ModelTimeout, StoreError
+from meshai.errors import CommandError, ContextTooLong, ModelError, ModelRefused, ModelTimeout, StoreError
 from meshai.loops import LoopGuard
 from meshai.memory.memory import Memory
 from meshai.messages import Address, Command, Decision, Ignore, IncomingMessage, Node, NodeNum, Prompt, Reply, node_id
@@ -280,6 +280,8 @@ def _apology(error: ModelError) -> str:
             return "Sorry, my language model did not answer in time. Please ask again later."
         case ModelRefused():
             return "Sorry, my language model gave no usable answer. Please ask in other words."
+        case ContextTooLong():
+            return "Sorry, that is more than my language model can take in. Please ask in fewer words."
         case _:
             return "Sorry, I can't reach my language model right now. Commands still work: !help"
 

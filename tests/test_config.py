@@ -320,7 +320,7 @@ FAULTS = [
     ("log:\n  level: verbose\n", '2: log.level: found the text "verbose"; expected one of debug, info, warning, error'),
     # one key with another
     ("model:\n  base_url: http://10.0.0.5/v1\n", "1: model.name: found nothing; expected the name of a model at"),
-    ("model:\n  max_tokens: 4000\n", "1: model.context_tokens: found the default, 2048; expected at least 4256"),
+    ("model:\n  max_tokens: 4000\n", "1: model.context_tokens: found the default, 2048; expected at least 4450"),
     # addresses and paths
     ("model:\n  base_url: localhost:11434\n  name: x", '2: model.base_url: found the text "localhost:11434"; expected'),
     ("model:\n  base_url: 'http://'\n  name: x", '2: model.base_url: found the text "http://"; expected an address'),

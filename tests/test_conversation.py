@@ -403,3 +403,16 @@ async def test_a_prompt_never_exceeds_its_budget_over_a_long_talk(tmp_path: Path
         assert estimate(request) <= 450
         assert request[0].role == "system"
         assert request[-1].role == "user"
+
+
+async def test_a_question_of_more_than_the_model_takes_in_is_told_so_and_asked_of_nobody(tmp_path: Path) -> None:
+    async with story(tmp_path) as told:
+        told.radio.hear("a text as no packet carries it " * 300, sender=ANNA)
+        await told.until(lambda: len(told.radio.sent) == 1)
+        told.radio.hear("hello", sender=ANNA)
+        await told.until(lambda: len(told.radio.sent) == 2)
+    assert told.said_to(Direct(ANNA)) == [
+        "Sorry, that is more than my language model can take in. Please ask in fewer words.",
+        "You said hello",
+    ]
+    assert [request[-1].content for request in told.model.requests] == ["hello"]

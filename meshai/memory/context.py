@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from meshai.errors import ContextTooLong
 from meshai.model.base import ChatMessage
 from meshai.model.tokens import estimate
 
@@ -22,11 +23,19 @@ class Context:
 async def fit(system: str, newest: AsyncIterator[ChatMessage], question: str, *, budget_tokens: int) -> Context:
     """Fill the budget: system text and question always, then turns from the newest back as long as they fit.
 
+    Raises ContextTooLong when system text and question alone are more than that.
+
     Strict servers want roles to alternate and the first turn to be the user's, so neighbours of one role (two
     quick texts, a question whose answer failed) become one message, and an answer without its question is left out.
     """
     ask = ChatMessage("user", question)
-    left = budget_tokens - estimate([ChatMessage("system", system), ask])
+    least = estimate([ChatMessage("system", system), ask])
+    if least > budget_tokens:
+        raise ContextTooLong(
+            f"instructions and question take about {least} tokens, and {budget_tokens} fit; "
+            "shorten bot.persona or raise model.context_tokens"
+        )
+    left = budget_tokens - least
     turns: list[ChatMessage] = []
     async for turn in newest:
         left -= estimate([turn])

@@ -11,6 +11,7 @@ from meshai.errors import StoreError
 from meshai.memory import context, prompts
 from meshai.messages import Channel, Conversation, IncomingMessage, NodeNum, Turn, node_id
 from meshai.model.base import ChatMessage
+from meshai.model.tokens import estimate
 from meshai.store import rests, turns
 from meshai.store.database import Connection, Database, again_if_replaced
 
@@ -19,6 +20,16 @@ TURNS_READ: Final = 200
 
 MORE_WITHIN_S: Final = 3600.0
 """How long the rest of an answer is kept for whoever asks for more."""
+
+_LONGEST_NAME: Final = "0" * 40
+_LONGEST_QUESTION: Final = "0" * 233
+"""A packet's payload, and digits, which cost most."""
+
+
+def needed_tokens(persona: str) -> int:
+    """The least budget in which any question that a packet can carry gets asked."""
+    system = prompts.system_text(persona, name=_LONGEST_NAME, room_characters=9999)
+    return estimate([ChatMessage("system", system), ChatMessage("user", _LONGEST_QUESTION)])
 
 
 class Memory:

@@ -121,7 +121,7 @@ def test_the_process_ends_with_its_input_and_by_a_signal(real_models: Path, end:
 
 
 def embedded(folder: Path, **settings: Any) -> EmbeddedModel:
-    given = {"embedded": SMOLLM2.name, "timeout_s": 60, "context_tokens": 512, **settings}
+    given = {"embedded": SMOLLM2.name, "timeout_s": 60, "context_tokens": 700, **settings}
     return EmbeddedModel(ModelSettings.model_validate(given), clock=SystemClock(), folder=folder)
 
 
@@ -167,7 +167,7 @@ async def test_the_bot_goes_on_while_the_model_thinks(real_models: Path) -> None
 @pytest.mark.slow
 async def test_a_killed_engine_comes_back(real_models: Path) -> None:
     model = EmbeddedModel(
-        ModelSettings(embedded=SMOLLM2.name, timeout_s=600, context_tokens=512),
+        ModelSettings(embedded=SMOLLM2.name, timeout_s=600, context_tokens=700),
         clock=ScaledClock(10),
         folder=real_models,
     )
@@ -212,7 +212,7 @@ from meshai.model.base import ChatMessage
 from meshai.model.embedded import EmbeddedModel
 
 async def main():
-    settings = ModelSettings(embedded="smollm2-135m", context_tokens=512)
+    settings = ModelSettings(embedded="smollm2-135m", context_tokens=700)
     async with EmbeddedModel(settings, clock=SystemClock(), folder=Path(sys.argv[1])) as model:
         print("entered", flush=True)
         await model.complete([ChatMessage("user", "Hello")], max_tokens=5)
