@@ -10,7 +10,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
@@ -115,12 +115,16 @@ async def alone(path: Path) -> AsyncIterator[None]:
 
 def _lock_file(lock: Path) -> int:
     try:
-        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         if not lock.exists():
             raise
         # On a disk that has become read-only it can still be locked.
         return os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    # Whoever can open it can hold it, and keep us from starting. One of another user's is locked as it is.
+    with suppress(PermissionError):
+        _take_from_others(descriptor)
+    return descriptor
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
@@ -192,10 +196,16 @@ async def _prepared(path: Path, busy_timeout_ms: int) -> aiosqlite.Connection:
 
 def _make_private(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # SQLite gives the -wal and -shm files the mode of the database file.
+    # SQLite gives the -wal and -shm files that it makes the mode of the database file.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    if path.stat().st_mode & 0o077:
-        path.chmod(0o600)
+    for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        with suppress(FileNotFoundError):
+            _take_from_others(file)
+
+
+def _take_from_others(file: Path | int) -> None:
+    if os.stat(file).st_mode & 0o077:
+        os.chmod(file, 0o600)
 
 
 async def _prepare(connection: aiosqlite.Connection, name: str, busy_timeout_ms: int) -> None:

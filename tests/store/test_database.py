@@ -1,6 +1,7 @@
 """The database: one transaction at a time, all or nothing, owner-only, never mixed by cancellation."""
 
 import asyncio
+import shutil
 import sqlite3
 import stat
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from meshai.errors import StoreError
 from meshai.store import migrations
-from meshai.store.database import Database, open_database
+from meshai.store.database import Database, alone, open_database
 
 
 async def count(database: Database) -> int:
@@ -71,6 +72,22 @@ async def test_the_files_are_for_their_owner_only(tmp_path: Path) -> None:
     path.chmod(0o644)
     async with open_database(path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+async def test_files_that_others_could_open_are_taken_from_them(tmp_path: Path) -> None:
+    crashed, path = tmp_path / "crashed", tmp_path / "found" / "meshai.db"
+    async with open_database(crashed / "meshai.db") as database:
+        await put(database, 1)
+        # With the newest changes in their file, as a kill leaves them.
+        shutil.copytree(crashed, path.parent)
+    lock = Path(f"{path}.lock")
+    lock.touch()
+    files = [lock, path, Path(f"{path}-wal"), Path(f"{path}-shm")]
+    for file in files:
+        file.chmod(0o666)
+    async with alone(path), open_database(path) as database:
+        assert await count(database) == 1
+        assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o600] * 4
 
 
 async def test_the_connection_is_set_up_for_power_cuts_and_forgetting(database: Database) -> None:
