@@ -109,7 +109,6 @@ async def built(
         router=Router(config.bot, config.channels, config.commands, registry.commands),
         registry=registry,
         status=status,
-        channels=config.channels,
         replies=config.replies,
         max_tokens=config.model.max_tokens,
         clock=clock,

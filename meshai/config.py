@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
 from meshai.configfile import commented, parse, shown
 from meshai.errors import ConfigError
@@ -38,7 +38,27 @@ _HEAD: Final = """\
 """
 
 
-NodeId: TypeAlias = Annotated[str, Field(pattern=r"^![0-9a-fA-F]{8}$", examples=["!a1b2c3d4"])]
+_NODE_ID: Final = "![0-9a-fA-F]{8}"
+_KEY: Final = "[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]="
+
+
+def _matching(pattern: str, expected: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"expected {expected}")
+        return text
+
+    return AfterValidator(check)
+
+
+NodeOrKey: TypeAlias = Annotated[
+    str,
+    _matching(
+        f"{_NODE_ID}|{_KEY}",
+        'a node id such as "!a1b2c3d4", or the public key of a node, 44 characters that end in =, as the apps show it',
+    ),
+    Field(json_schema_extra={"pattern": f"^({_NODE_ID}|{_KEY})$", "examples": ["!a1b2c3d4"]}),
+]
 Word: TypeAlias = Annotated[str, Field(pattern=r"^[^\s!]\S*$", examples=["help"])]
 """Something to type after the `!` of a command."""
 Alias: TypeAlias = Annotated[str, Field(pattern=r"\S", examples=["bot"])]
@@ -121,8 +141,21 @@ class BotSettings(Section):
         "in the language of the question. If you do not know, say that you do not know.",
         description="what the model is told about itself",
     )
-    ignore_nodes: tuple[NodeId, ...] = Field(
-        (), description='nodes that never get an answer, e.g. ["!a1b2c3d4"]; put other bots here'
+    ignore_nodes: tuple[NodeOrKey, ...] = Field(
+        (),
+        description='nodes that never get an answer, by id, e.g. ["!a1b2c3d4"], or by public key as the apps show it; '
+        "put other bots here",
+    )
+    answer_nodes: tuple[NodeOrKey, ...] = Field(
+        (),
+        description="the only nodes that get an answer, likewise; by key only their encrypted direct messages, which "
+        "prove it; empty: everyone",
+    )
+    max_hops: Annotated[int, Field(ge=0, le=7)] = Field(
+        7, description="questions that came over more relays than this are from too far away; with 7 none is"
+    )
+    beyond_max_hops: Literal["ignore", "direct"] = Field(
+        "ignore", description="what to do about those: ignore them, or answer also on channels by direct message only"
     )
     answer_mqtt: bool = Field(False, description="whether to answer texts that came over MQTT instead of radio")
 

@@ -3,6 +3,7 @@
 Frozen and slotted. A unit is in the name where it is not obvious.
 """
 
+import base64
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,6 +25,13 @@ def parse_node_id(text: str) -> NodeNum:
     if not re.fullmatch(r"![0-9a-fA-F]{8}", text):
         raise ValueError(f"{text!r} is not a node id such as !a1b2c3d4")
     return int(text[1:], 16)
+
+
+def parse_key(text: str) -> bytes:
+    """Read a node's public key as the apps show it: 32 bytes in base64. Raises ValueError for anything else."""
+    if not re.fullmatch(r"[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=", text):
+        raise ValueError(f"{text!r} is not a public key: 44 characters that end in =")
+    return base64.b64decode(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from meshai.chunker import rest_of, split, text_of
 from meshai.clock import Clock
 from meshai.commands.base import Request, Status
 from meshai.commands.more import asks_for_more
-from meshai.config import ChannelSettings, ReplySettings
+from meshai.config import ReplySettings
 from meshai.errors import CommandError, ContextTooLong, ModelError, ModelRefused, ModelTimeout, StoreError
 from meshai.loops import LoopGuard
 from meshai.memory.memory import Memory
-from meshai.messages import Address, Command, Decision, Ignore, IncomingMessage, Node, NodeNum, Prompt, Reply, node_id
+from meshai.messages import Command, Decision, Ignore, IncomingMessage, Node, NodeNum, Prompt, Reply, node_id
 from meshai.model.base import LanguageModel
 from meshai.outbox import Outbox
 from meshai.plaintext import disarm, plain
@@ -63,7 +63,6 @@ class Responder:
         router: Router,
         registry: Registry,
         status: Callable[[], Status],
-        channels: ChannelSettings,
         replies: ReplySettings,
         max_tokens: int,
         clock: Clock,
@@ -78,7 +77,6 @@ class Responder:
         self._router = router
         self._registry = registry
         self._status = status
-        self._channels = channels
         self._replies = replies
         self._max_tokens = max_tokens
         self._clock = clock
@@ -157,10 +155,10 @@ class Responder:
         me = self._radio.me
         if me is None:
             return Ignore("our own node is not known yet")
-        return self._router.route(message, me.node)
+        return self._router.route(message, me.node, self._node(message.sender))
 
     def _is_loop(self, message: IncomingMessage) -> bool:
-        answered_at = self._outbox.sent_at(self._address(message).destination)
+        answered_at = self._outbox.sent_at(self._router.reply_address(message).destination)
         return self._loop_guard.is_loop(message, now=self._clock.monotonic(), answered_at=answered_at)
 
     async def _run(self, command: Command, message: IncomingMessage) -> Reply:
@@ -184,7 +182,7 @@ class Responder:
             if self._model is None:
                 raise _NoModel
             nodes = self._radio.nodes()
-            limit = min(self._address(message).limit_bytes, self._replies.max_characters)
+            limit = min(self._router.reply_address(message).limit_bytes, self._replies.max_characters)
             context = await self._memory.context(
                 exchange.number,
                 message,
@@ -214,7 +212,7 @@ class Responder:
         text = disarm(reply.text)
         packets = split(
             text,
-            self._address(message),
+            self._router.reply_address(message),
             max_packets=self._replies.max_packets,
             max_characters=self._replies.max_characters,
         )
@@ -233,9 +231,6 @@ class Responder:
         self._outbox.wake()
         if packets:
             self.answered += 1
-
-    def _address(self, message: IncomingMessage) -> Address:
-        return message.reply_address(direct=self._channels.reply_by == "direct")
 
     def _node(self, number: NodeNum) -> Node:
         return self._radio.nodes().get(number, Node(number))

@@ -14,7 +14,18 @@ import regex
 from meshai.characters import SPACELESS, is_blank
 from meshai.config import BotSettings, ChannelSettings, CommandSettings
 from meshai.errors import ConfigError
-from meshai.messages import Command, Decision, Ignore, IncomingMessage, Node, NodeNum, Prompt, parse_node_id
+from meshai.messages import (
+    Address,
+    Command,
+    Decision,
+    Ignore,
+    IncomingMessage,
+    Node,
+    NodeNum,
+    Prompt,
+    parse_key,
+    parse_node_id,
+)
 
 SettingKey: TypeAlias = tuple[str | int, ...]
 """The names and list indexes that lead to a setting."""
@@ -46,17 +57,26 @@ class Router:
             raise ConfigError("\n".join(f"{'.'.join(map(str, key))}: {text}" for key, text in found.items()))
         self._answer_mqtt = bot.answer_mqtt
         self._answer_on = frozenset(channels.answer_on)
-        self._ignored = _ignored(bot.ignore_nodes)
+        self._ignored = _Listed("bot.ignore_nodes", bot.ignore_nodes)
+        self._answered = _Listed("bot.answer_nodes", bot.answer_nodes)
+        self._max_hops = bot.max_hops
+        self._answers_far = bot.beyond_max_hops == "direct"
+        self._replies_directly = channels.reply_by == "direct"
         self._commands = _commands(command_names, commands.aliases)
         self._aliases = tuple(alias.strip().removeprefix("@") for alias in bot.aliases)
         self._own_names = ("", "")
         self._addressing = _Addressing(self._own_names, self._aliases)
         self._heard: OrderedDict[tuple[NodeNum, int], None] = OrderedDict()
 
-    def route(self, message: IncomingMessage, me: Node) -> Decision:
-        """Decide on `message`, heard by `me`, whose number and names may change from one message to the next."""
-        if reason := self._silence(message, me):
+    def route(self, message: IncomingMessage, me: Node, sender: Node) -> Decision:
+        """Decide on `message`, heard by `me`, whose number and names may change from one message to the next.
+
+        `sender` is what our node knows of who sent it.
+        """
+        if reason := self._silence(message, me) or self._unwanted(message, sender):
             return Ignore(reason)
+        if self._is_repeated(message):
+            return Ignore("repeated packet")
         self._learn_own_names(me)
         if message.is_direct:
             rest = self._addressing.after_call(message.text)
@@ -69,14 +89,16 @@ class Router:
             return self._command(message.text if rest is None else rest) or Ignore("unknown command")
         return Ignore("not addressed") if rest is None else self._addressed(rest, is_called=True)
 
+    def reply_address(self, message: IncomingMessage) -> Address:
+        """Where the answer to `message` goes."""
+        return message.reply_address(direct=self._replies_directly or self._is_far(message))
+
     def _silence(self, message: IncomingMessage, me: Node) -> str:
         """Why the message gets no answer whatever it says; empty if it may get one."""
         if message.sender == me.number:
             return "own packet"
         if message.is_direct and message.to != me.number:
             return "direct message to another node"
-        if message.sender in self._ignored:
-            return "from a node in bot.ignore_nodes"
         if message.via_mqtt and not self._answer_mqtt:
             return "came over MQTT"
         if message.is_tapback:
@@ -85,9 +107,20 @@ class Router:
             return "stale"
         if is_blank(message.text):
             return "empty text"
-        if self._is_repeated(message):
-            return "repeated packet"
         return ""
+
+    def _unwanted(self, message: IncomingMessage, sender: Node) -> str:
+        """Why the settings want no answer for this sender; empty if they do."""
+        if self._ignored.has(message.sender, message.public_key, sender.public_key):
+            return "from a node in bot.ignore_nodes"
+        if self._answered and not self._answered.has(message.sender, message.public_key):
+            return "from a node that is not in bot.answer_nodes"
+        if self._is_far(message) and not self._answers_far:
+            return f"came over {message.hops} hops, more than bot.max_hops"
+        return ""
+
+    def _is_far(self, message: IncomingMessage) -> bool:
+        return message.hops is not None and message.hops > self._max_hops
 
     def _is_repeated(self, message: IncomingMessage) -> bool:
         if not message.packet_id:
@@ -230,11 +263,21 @@ def _word_end(name: str) -> str:
     return rf"(?!{_INNER_MARK}?{_LETTER})" if regex.search(rf"(?V1){_LETTER}$", name) else ""
 
 
-def _ignored(ids: Iterable[str]) -> frozenset[NodeNum]:
-    try:
-        return frozenset(map(parse_node_id, ids))
-    except ValueError as error:
-        raise ConfigError(f"bot.ignore_nodes: {error}") from None
+class _Listed:
+    """The nodes that a setting lists, by number or by public key."""
+
+    def __init__(self, setting: str, entries: Collection[str]) -> None:
+        try:
+            self._numbers = frozenset(parse_node_id(entry) for entry in entries if entry.startswith("!"))
+            self._keys = frozenset(parse_key(entry) for entry in entries if not entry.startswith("!"))
+        except ValueError as error:
+            raise ConfigError(f"{setting}: {error}") from None
+
+    def __bool__(self) -> bool:
+        return bool(self._numbers or self._keys)
+
+    def has(self, number: NodeNum, *keys: bytes | None) -> bool:
+        return number in self._numbers or not self._keys.isdisjoint(keys)
 
 
 def faults(bot: BotSettings, commands: CommandSettings, command_names: Collection[str]) -> dict[SettingKey, str]:

@@ -274,7 +274,7 @@ FAULTS = [
     ("Radio: {}\n", "1: Radio: unknown key; expected radio?"),
     ("replies:\n  max-packets: 2\n", "2: replies.max-packets: unknown key; expected replies.max_packets?"),
     ("gap_s: 3\n", "1: gap_s: unknown key; expected replies.gap_s?"),
-    ("bot:\n  xyzzy: 3\n", "2: bot.xyzzy: unknown key; expected one of aliases, persona, ignore_nodes, answer_mqtt"),
+    ("bot:\n  xyzzy: 3\n", "2: bot.xyzzy: unknown key; expected one of aliases, persona, ignore_nodes, answer_nodes"),
     # nothing where something is expected
     ("replies:\n  gap_s:\nbot:\n", "2: replies.gap_s: found nothing; expected a number from 2.5 to 600; without the "
      "line it is the default, 2.5"),
@@ -305,7 +305,13 @@ FAULTS = [
     ("bot:\n  ignore_nodes: [!a1b2c3d4]\n", '2: found !a1b2c3d4 without quotes; expected "!a1b2c3d4"'),
     ("bot:\n  ignore_nodes:\n    - !a1b2c3d4\n", "3: bot.ignore_nodes.0: found !a1b2c3d4 without quotes; expected text "
      'that begins with ! in quotes: "!a1b2c3d4"'),
-    ("bot:\n  ignore_nodes: ['a1b2c3d4']\n", '2: bot.ignore_nodes.0: found the text "a1b2c3d4"; expected text such as'),
+    ("bot:\n  ignore_nodes: ['a1b2c3d4']\n", '2: bot.ignore_nodes.0: found the text "a1b2c3d4"; expected a node'),
+    ("bot:\n  answer_nodes: ['Anna']\n", '2: bot.answer_nodes.0: found the text "Anna"; expected a node id such as '
+     '"!a1b2c3d4", or the public key of a node, 44 characters that end in =, as the apps show it'),
+    ("bot:\n  answer_nodes:\n  - '!a1b2c3d4'\n  - 'AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8'\n",
+     '4: bot.answer_nodes.1: found the text "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwd..."; expected a node id such as'),
+    ("bot:\n  max_hops: 8\n", "2: bot.max_hops: found the number 8; expected a whole number from 0 to 7"),
+    ("bot:\n  beyond_max_hops: no\n", '2: bot.beyond_max_hops: found the text "no"; expected one of ignore, direct'),
     # limits, with their reason
     ("replies:\n  channel_bytes: 228\n", "2: replies.channel_bytes: found the number 228; expected a whole number "
      "from 60 to 227 (most UTF-8 bytes in one packet on a channel; the radio carries no more than 227"),

@@ -1,5 +1,6 @@
 """Who is answered, and how: every rule of silence, every way to call the bot, in every script."""
 
+import base64
 import itertools
 import unicodedata
 from collections.abc import Collection, Mapping
@@ -11,11 +12,26 @@ from hypothesis import strategies as st
 
 from meshai.config import BotSettings, ChannelSettings, CommandSettings
 from meshai.errors import ConfigError
-from meshai.messages import BROADCAST, Command, Decision, Ignore, IncomingMessage, Node, Prompt, TextLimits
+from meshai.messages import (
+    BROADCAST,
+    Channel,
+    Command,
+    Decision,
+    Direct,
+    Ignore,
+    IncomingMessage,
+    Node,
+    Prompt,
+    TextLimits,
+)
 from meshai.router import Router
 
 ME = Node(0xA1, "MeshAI Bot", "AI")
 ANNA = 0xB2
+SENDER = Node(ANNA)
+"""All that our node knows of the one who speaks; few rules ask for more."""
+KEY, OTHER_KEY = bytes(range(32)), bytes(32)
+SHOWN_KEY = base64.b64encode(KEY).decode()
 COMMANDS = ("help", "ping", "status", "reset", "whoami")
 packet_ids = itertools.count(1)
 
@@ -28,9 +44,19 @@ def router(
     ignore: tuple[str, ...] = (),
     answer_on: tuple[int, ...] = (1, 2),
     answer_mqtt: bool = False,
+    answer: tuple[str, ...] = (),
+    max_hops: int = 7,
+    beyond_max_hops: str = "ignore",
 ) -> Router:
     # Built without validation, as what a plugin or test may pass: the router must hold on its own.
-    bot = BotSettings.model_construct(aliases=aliases, ignore_nodes=ignore, answer_mqtt=answer_mqtt)
+    bot = BotSettings.model_construct(
+        aliases=aliases,
+        ignore_nodes=ignore,
+        answer_nodes=answer,
+        answer_mqtt=answer_mqtt,
+        max_hops=max_hops,
+        beyond_max_hops=beyond_max_hops,  # type: ignore[arg-type]
+    )
     commands = CommandSettings.model_construct(aliases=dict(command_aliases or {}))
     return Router(bot, ChannelSettings.model_construct(answer_on=answer_on), commands, command_names)
 
@@ -41,11 +67,11 @@ def heard(text: str, *, to: int = BROADCAST, sender: int = ANNA, channel: int = 
 
 
 def on_channel(text: str, me: Node = ME, **options: object) -> Decision:
-    return router(**options).route(heard(text), me)  # type: ignore[arg-type]
+    return router(**options).route(heard(text), me, SENDER)  # type: ignore[arg-type]
 
 
 def direct(text: str, me: Node = ME, **options: object) -> Decision:
-    return router(**options).route(heard(text, to=me.number), me)  # type: ignore[arg-type]
+    return router(**options).route(heard(text, to=me.number), me, SENDER)  # type: ignore[arg-type]
 
 
 # Silence
@@ -64,7 +90,7 @@ def direct(text: str, me: Node = ME, **options: object) -> Decision:
 )
 def test_some_messages_never_get_an_answer(to: int, message: dict[str, object], reason: str) -> None:
     fields: dict[str, object] = {"text": "@AI !ping", "to": to, **message}
-    assert router(ignore=("!000000c3",)).route(heard(**fields), ME) == Ignore(reason)  # type: ignore[arg-type]
+    assert router(ignore=("!000000c3",)).route(heard(**fields), ME, SENDER) == Ignore(reason)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("to", [BROADCAST, ME.number])
@@ -72,31 +98,95 @@ def test_some_messages_never_get_an_answer(to: int, message: dict[str, object], 
     "text", ["", " ", "\n\t", "\u200b", "\u200d\ufe0f", "\u2060\u00ad", "\u2800", "\x00", "\u3164"]
 )
 def test_nothing_to_read_gets_no_answer(text: str, to: int) -> None:
-    assert router().route(heard(text, to=to), ME) == Ignore("empty text")
+    assert router().route(heard(text, to=to), ME, SENDER) == Ignore("empty text")
 
 
 def test_a_direct_message_to_another_node_gets_no_answer() -> None:
-    assert router().route(heard("@AI !ping", to=0xC3), ME) == Ignore("direct message to another node")
+    assert router().route(heard("@AI !ping", to=0xC3), ME, SENDER) == Ignore("direct message to another node")
 
 
 def test_mqtt_is_answered_when_allowed() -> None:
-    assert router(answer_mqtt=True).route(heard("@AI hi", via_mqtt=True), ME) == Prompt("hi")
+    assert router(answer_mqtt=True).route(heard("@AI hi", via_mqtt=True), ME, SENDER) == Prompt("hi")
 
 
 @pytest.mark.parametrize("text", ["@AI hi", "!ping", "AI: hi", "hello"])
 def test_a_channel_that_is_not_allowed_is_silent_whatever_is_said(text: str) -> None:
-    assert router().route(heard(text, channel=0), ME) == Ignore("channel 0 is not in channels.answer_on")
-    assert isinstance(router(answer_on=()).route(heard(text, channel=1), ME), Ignore)
+    assert router().route(heard(text, channel=0), ME, SENDER) == Ignore("channel 0 is not in channels.answer_on")
+    assert isinstance(router(answer_on=()).route(heard(text, channel=1), ME, SENDER), Ignore)
 
 
 def test_the_primary_channel_is_silent_by_default() -> None:
     by_default = Router(BotSettings(), ChannelSettings(), CommandSettings(), COMMANDS)
-    assert isinstance(by_default.route(heard("@AI !ping", channel=0), ME), Ignore)
-    assert by_default.route(heard("@AI !ping", channel=7), ME) == Command("ping")
+    assert isinstance(by_default.route(heard("@AI !ping", channel=0), ME, SENDER), Ignore)
+    assert by_default.route(heard("@AI !ping", channel=7), ME, SENDER) == Command("ping")
 
 
 def test_direct_messages_are_answered_whatever_channel_they_came_on() -> None:
-    assert router(answer_on=()).route(heard("hi", to=ME.number, channel=0), ME) == Prompt("hi")
+    assert router(answer_on=()).route(heard("hi", to=ME.number, channel=0), ME, SENDER) == Prompt("hi")
+
+
+# Who is answered
+
+
+@pytest.mark.parametrize(
+    ("sender", "proved", "known", "is_ignored"),
+    [
+        (0xC3, None, None, True),
+        (0xC3, OTHER_KEY, OTHER_KEY, True),
+        (ANNA, KEY, None, True),
+        (ANNA, None, KEY, True),
+        (ANNA, None, None, False),
+        (ANNA, OTHER_KEY, OTHER_KEY, False),
+    ],
+)
+def test_nodes_are_ignored_by_number_and_by_any_sign_of_their_key(
+    sender: int, proved: bytes | None, known: bytes | None, is_ignored: bool
+) -> None:
+    message = heard("hi", to=ME.number, sender=sender, public_key=proved)
+    decision = router(ignore=("!000000C3", SHOWN_KEY)).route(message, ME, Node(sender, public_key=known))
+    assert decision == (Ignore("from a node in bot.ignore_nodes") if is_ignored else Prompt("hi"))
+
+
+@pytest.mark.parametrize(
+    ("sender", "proved", "is_answered"),
+    [(0xC3, None, True), (ANNA, KEY, True), (ANNA, None, False), (ANNA, OTHER_KEY, False)],
+)
+def test_nodes_are_answered_by_number_and_by_a_proved_key(sender: int, proved: bytes | None, is_answered: bool) -> None:
+    message = heard("hi", to=ME.number, sender=sender, public_key=proved)
+    # What our node takes for the sender's key proves nothing of a packet that is not encrypted with it.
+    decision = router(answer=("!000000c3", SHOWN_KEY)).route(message, ME, Node(sender, public_key=KEY))
+    assert decision == (Prompt("hi") if is_answered else Ignore("from a node that is not in bot.answer_nodes"))
+
+
+def test_a_node_on_both_lists_is_ignored() -> None:
+    both = router(ignore=("!000000b2",), answer=("!000000b2",))
+    assert both.route(heard("hi", to=ME.number), ME, SENDER) == Ignore("from a node in bot.ignore_nodes")
+
+
+@pytest.mark.parametrize("beyond", ["ignore", "direct"])
+@pytest.mark.parametrize(("most", "hops"), [(0, 0), (0, 1), (3, None), (3, 3), (3, 4), (7, 7)])
+def test_questions_from_too_far_away_are_ignored_or_answered_by_direct_message(
+    beyond: str, most: int, hops: int | None
+) -> None:
+    routes = router(max_hops=most, beyond_max_hops=beyond)
+    message = heard("@AI hi", hops=hops)
+    is_far = hops is not None and hops > most
+    decision = routes.route(message, ME, SENDER)
+    if is_far and beyond == "ignore":
+        assert decision == Ignore(f"came over {hops} hops, more than bot.max_hops")
+    else:
+        assert decision == Prompt("hi")
+        assert routes.reply_address(message).destination == (Direct(ANNA) if is_far else Channel(1))
+    direct_message = heard("hi", to=ME.number, hops=hops)
+    assert isinstance(routes.route(direct_message, ME, SENDER), Ignore) == (is_far and beyond == "ignore")
+    assert routes.reply_address(direct_message).destination == Direct(ANNA)
+
+
+def test_everybody_is_answered_by_default_however_far_away() -> None:
+    by_default = Router(BotSettings(), ChannelSettings(), CommandSettings(), COMMANDS)
+    message = heard("@AI hi", hops=7)
+    assert by_default.route(message, ME, SENDER) == Prompt("hi")
+    assert by_default.reply_address(message).destination == Channel(1)
 
 
 # Repeated packets
@@ -104,25 +194,25 @@ def test_direct_messages_are_answered_whatever_channel_they_came_on() -> None:
 
 def test_a_packet_is_answered_once_and_equal_text_in_a_new_packet_again() -> None:
     routes = router()
-    assert routes.route(heard("hi", to=ME.number, packet_id=7), ME) == Prompt("hi")
-    assert routes.route(heard("hi", to=ME.number, packet_id=7), ME) == Ignore("repeated packet")
-    assert routes.route(heard("hi", to=ME.number, packet_id=8), ME) == Prompt("hi")
-    assert routes.route(heard("hi", to=ME.number, packet_id=7, sender=0xC3), ME) == Prompt("hi")
+    assert routes.route(heard("hi", to=ME.number, packet_id=7), ME, SENDER) == Prompt("hi")
+    assert routes.route(heard("hi", to=ME.number, packet_id=7), ME, SENDER) == Ignore("repeated packet")
+    assert routes.route(heard("hi", to=ME.number, packet_id=8), ME, SENDER) == Prompt("hi")
+    assert routes.route(heard("hi", to=ME.number, packet_id=7, sender=0xC3), ME, SENDER) == Prompt("hi")
 
 
 def test_packets_without_id_are_never_taken_for_repeated() -> None:
     routes = router()
-    assert [routes.route(heard("hi", to=ME.number, packet_id=0), ME) for _ in range(2)] == [Prompt("hi")] * 2
+    assert [routes.route(heard("hi", to=ME.number, packet_id=0), ME, SENDER) for _ in range(2)] == [Prompt("hi")] * 2
 
 
 def test_what_it_remembers_of_packets_is_bounded_and_keeps_the_latest() -> None:
     routes = router()
     for packet_id in range(1, 1_001):
-        routes.route(heard("hi", packet_id=packet_id), ME)
-    assert routes.route(heard("@AI hi", packet_id=1), ME) == Ignore("repeated packet")
-    routes.route(heard("hi", packet_id=1_001), ME)
-    assert routes.route(heard("@AI hi", packet_id=1), ME) == Ignore("repeated packet")
-    assert routes.route(heard("@AI hi", packet_id=2), ME) == Prompt("hi")
+        routes.route(heard("hi", packet_id=packet_id), ME, SENDER)
+    assert routes.route(heard("@AI hi", packet_id=1), ME, SENDER) == Ignore("repeated packet")
+    routes.route(heard("hi", packet_id=1_001), ME, SENDER)
+    assert routes.route(heard("@AI hi", packet_id=1), ME, SENDER) == Ignore("repeated packet")
+    assert routes.route(heard("@AI hi", packet_id=2), ME, SENDER) == Prompt("hi")
 
 
 # Calling on a channel
@@ -269,12 +359,12 @@ def test_without_names_it_is_only_called_by_commands() -> None:
 
 def test_it_follows_a_change_of_its_own_number_and_name() -> None:
     routes = router()
-    assert routes.route(heard("@AI hi"), ME) == Prompt("hi")
+    assert routes.route(heard("@AI hi"), ME, SENDER) == Prompt("hi")
     renamed = Node(0xD4, "Relay", "R1")
-    assert isinstance(routes.route(heard("@AI hi"), renamed), Ignore)
-    assert routes.route(heard("@r1 hi"), renamed) == Prompt("hi")
-    assert routes.route(heard("hi", sender=0xD4), renamed) == Ignore("own packet")
-    assert routes.route(heard("hi", to=ME.number), renamed) == Ignore("direct message to another node")
+    assert isinstance(routes.route(heard("@AI hi"), renamed, SENDER), Ignore)
+    assert routes.route(heard("@r1 hi"), renamed, SENDER) == Prompt("hi")
+    assert routes.route(heard("hi", sender=0xD4), renamed, SENDER) == Ignore("own packet")
+    assert routes.route(heard("hi", to=ME.number), renamed, SENDER) == Ignore("direct message to another node")
 
 
 @pytest.mark.parametrize(
@@ -374,7 +464,8 @@ def test_aliases_of_commands_in_any_script_and_case(text: str) -> None:
         ({"command_aliases": {"A": "help", "a": "ping"}}, "commands.aliases.a: !a already means help"),
         ({"command_aliases": {"two words": "help"}}, "commands.aliases.two words: expected one word"),
         ({"command_aliases": {"\u200b": "help"}}, "expected one word"),
-        ({"ignore": ("a1b2c3d4",)}, "bot.ignore_nodes: 'a1b2c3d4' is not a node id"),
+        ({"ignore": ("!a1b2c3d",)}, "bot.ignore_nodes: '!a1b2c3d' is not a node id"),
+        ({"answer": ("a1b2c3d4",)}, "bot.answer_nodes: 'a1b2c3d4' is not a public key"),
         ({"aliases": ("bot", " ")}, "bot.aliases.1: found ' '"),
         ({"aliases": ("@",)}, "bot.aliases.0: found '@'"),
     ],
@@ -401,7 +492,7 @@ called = st.lists(
 def test_route_never_raises(text: str, long: str, short: str, aliases: list[str], is_direct: bool) -> None:
     usable = tuple(alias for alias in aliases if regex.search(r"[\p{L}\p{N}]", alias))
     me = Node(ME.number, long, short)
-    decision = router(aliases=usable).route(heard(text, to=ME.number if is_direct else BROADCAST), me)
+    decision = router(aliases=usable).route(heard(text, to=ME.number if is_direct else BROADCAST), me, SENDER)
     match decision:
         case Ignore(reason):
             assert reason
@@ -414,7 +505,7 @@ def test_route_never_raises(text: str, long: str, short: str, aliases: list[str]
 @given(st.one_of(any_text, called), st.booleans())
 def test_own_packets_are_never_answered(text: str, is_direct: bool) -> None:
     message = heard(text, sender=ME.number, to=ME.number if is_direct else BROADCAST)
-    assert router(aliases=("bot",)).route(message, ME) == Ignore("own packet")
+    assert router(aliases=("bot",)).route(message, ME, SENDER) == Ignore("own packet")
 
 
 names = st.text(st.characters(categories=["L", "N", "S", "P", "Zs"], exclude_characters="!！"), min_size=1, max_size=12)
