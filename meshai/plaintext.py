@@ -16,7 +16,7 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.rules_inline.state_inline import Delimiter
 from markdown_it.token import Token
 
-from meshai.characters import SPACELESS
+from meshai.characters import SPACELESS, beginning
 
 _MOST_CHARACTERS: Final = 8_000
 """Longest text read as Markdown: many times what one reply can send."""
@@ -63,8 +63,7 @@ def one_line_name(name: str, limit: int = 40) -> str:
     name = _SPACES.sub(" ", name).strip()
     if len(name) > limit:
         # The first grapheme alone may be longer than the limit.
-        end = max((m.end() for m in regex.finditer(r"\X", name[: limit + 1]) if m.end() < limit), default=limit - 1)
-        name = name[:end].rstrip() + "…"
+        name = (beginning(name, limit - 1) or name[: limit - 1]).rstrip() + "…"
     return name
 
 

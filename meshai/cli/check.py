@@ -20,6 +20,7 @@ from rich.text import Text
 
 from meshai import app, builtin
 from meshai.airtime import text_frame_bytes
+from meshai.characters import beginning
 from meshai.cli import USAGE_ERROR, ConfigSource, logs, places
 from meshai.clock import Clock, SystemClock
 from meshai.config import Config, command, database_path
@@ -218,7 +219,9 @@ async def check_model(model: LanguageModel | None, *, max_tokens: int, clock: Cl
         found, _, remedy = str(error).partition("; ")
         return Finding("model", Verdict.FAIL, found, remedy)
     words = " ".join(answer.text.split())
-    return Finding("model", Verdict.OK, f'{model.name} said "{words[:40]}" after {clock.monotonic() - began:.1f} s')
+    return Finding(
+        "model", Verdict.OK, f'{model.name} said "{beginning(words, 40)}" after {clock.monotonic() - began:.1f} s'
+    )
 
 
 async def check_database(path: Path) -> Finding:

@@ -1,5 +1,6 @@
 """!help: what the bot can do, in one packet."""
 
+from meshai.characters import beginning
 from meshai.commands.base import Command, Request
 from meshai.errors import CommandError
 from meshai.messages import Reply
@@ -12,7 +13,7 @@ async def run(request: Request) -> Reply:
         return Reply(f"Ask me anything by direct message. Commands: {names}. More: !help ping")
     command = request.commands.get(word)
     if command is None:
-        raise CommandError(f"I have no command !{word[:20]}. Send !help for those I have.")
+        raise CommandError(f"I have no command !{beginning(word, 20)}. Send !help for those I have.")
     example = f" Example: {command.examples[0]}" if command.examples else ""
     return Reply(f"{command.name}: {command.help}{example}")
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeGuard
 
 from meshai.airtime import PRESETS, Modem
+from meshai.characters import beginning
 from meshai.messages import BROADCAST, IncomingMessage, Node, NodeNum, TextLimits, node_id
 from meshai.radio.base import OwnNode
 
@@ -205,11 +206,14 @@ def modem_from(lora: Mapping[str, Any] | None) -> Modem | None:
 
 
 def clean_name(name: object, *, most: int = NAME_CHARACTERS) -> str:
-    """A name fit to be shown on one line: no control or direction characters, one space at a time, capped."""
+    """A name fit to be shown on one line: no control or direction characters, one space at a time, capped.
+
+    Capped between graphemes; a name that begins with a longer one is none.
+    """
     if not isinstance(name, str):
         return ""
     kept = (" " if character.isspace() else character for character in name if _is_shown(character))
-    return " ".join("".join(kept).split())[:most].rstrip()
+    return beginning(" ".join("".join(kept).split()), most).rstrip()
 
 
 def _is_shown(character: str) -> bool:

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from typing import Final
 
 from meshai.airtime import MAX_FRAME_BYTES, text_frame_bytes
+from meshai.characters import utf8_bytes
 from meshai.errors import PacketTooLong
 from meshai.messages import Delivery, Direct, Fate, NodeNum, OutgoingPacket
 from meshai.radio.packets import ACCEPTED, NO_ERROR, RoutingAnswer, refusal_name
@@ -115,7 +116,7 @@ def check_fits(packet: OutgoingPacket) -> None:
         raise ValueError(f"{packet.packet_id} is no packet id; it is chosen before the packet is sent")
     if not 0 <= address.channel <= 7 or not 0 <= (address.reply_to or 0) <= 0xFFFFFFFF:
         raise ValueError(f"{address} is no address of a packet")
-    size, frame = _text_bytes(packet), frame_bytes(packet)
+    size, frame = utf8_bytes(packet.text), frame_bytes(packet)
     if size > address.limit_bytes or frame > MAX_FRAME_BYTES:
         raise PacketTooLong(
             f"{size} bytes of text in a frame of {frame}; {address.limit_bytes} and {MAX_FRAME_BYTES} are the limits"
@@ -126,11 +127,7 @@ def frame_bytes(packet: OutgoingPacket) -> int:
     """Size on air."""
     address = packet.address
     return text_frame_bytes(
-        _text_bytes(packet),
+        utf8_bytes(packet.text),
         is_direct=isinstance(address.destination, Direct),
         has_reply_id=address.reply_to is not None,
     )
-
-
-def _text_bytes(packet: OutgoingPacket) -> int:
-    return len(packet.text.encode("utf-8", "replace"))

@@ -6,6 +6,7 @@ from typing import Final
 
 from meshtastic.protobuf import config_pb2, mesh_pb2
 
+from meshai.characters import beginning, utf8_bytes
 from meshai.clock import Clock
 from meshai.messages import NodeNum, node_id
 from meshai.sim.packets import NODE_INFO, hops_of, sender_of
@@ -17,13 +18,15 @@ RELAY_FIRST_ROLES: Final = frozenset({"ROUTER", "REPEATER"})
 RELAY_ALWAYS_ROLES: Final = RELAY_FIRST_ROLES | {"ROUTER_LATE"}
 """Roles that relay even what they have heard another relay."""
 
-
+LONG_NAME_BYTES: Final = 39
+SHORT_NAME_BYTES: Final = 4
+"""What the firmware has room for, in UTF-8."""
 SAVE_INTERVAL_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a node says about itself in its node info."""
+    """What a node says about itself in its node info, which holds the beginning of a longer name only."""
 
     number: NodeNum
     long_name: str
@@ -47,8 +50,9 @@ class Identity:
     def user(self) -> mesh_pb2.User:
         return mesh_pb2.User(
             id=node_id(self.number),
-            long_name=self.long_name,
-            short_name=self.short_name,
+            long_name=beginning(self.long_name, LONG_NAME_BYTES, size=utf8_bytes),
+            # With none, the firmware makes one of the number.
+            short_name=beginning(self.short_name, SHORT_NAME_BYTES, size=utf8_bytes) or f"{self.number:08x}"[-4:],
             macaddr=b"\x02\x00" + self.number.to_bytes(4, "big"),
             hw_model=mesh_pb2.HardwareModel.PORTDUINO,
             role=config_pb2.Config.DeviceConfig.Role.Value(self.role),

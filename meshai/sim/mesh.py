@@ -111,7 +111,7 @@ class SimulatedMesh:
         number = self.new_number(len(self.nodes) + len(self.peers)) if number is None else number
         peer = Peer(
             self.air,
-            Identity(number, long_name, short_name or long_name[:4], key_for(number), role),
+            Identity(number, long_name, short_name or long_name, key_for(number), role),
             distance=distance,
             snr=snr,
             rssi=rssi,

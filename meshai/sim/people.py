@@ -82,10 +82,7 @@ _WORDS: Final = {
 def crowd(mesh: SimulatedMesh, *, count: int = 20) -> list[Peer]:
     """`count` people with names in six scripts, some of them equal, at distances of 0 to 3 relays."""
     names = ("Alex", "Борис", "Νίκος", "سامي", "山本", "🦊")
-    return [
-        mesh.peer(names[number % len(names)], names[number % len(names)][:4], distance=number % 4, snr=8.0 - number)
-        for number in range(count)
-    ]
+    return [mesh.peer(names[number % len(names)], distance=number % 4, snr=8.0 - number) for number in range(count)]
 
 
 def crowd_talk(rng: random.Random, *, people: int = 20, lines: int = 300, pause_s: float = 12.0) -> list[Line]:

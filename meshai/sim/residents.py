@@ -6,6 +6,7 @@ from typing import Final
 
 from meshtastic.protobuf import portnums_pb2, storeforward_pb2, telemetry_pb2
 
+from meshai.characters import beginning, utf8_bytes
 from meshai.errors import NotDelivered
 from meshai.messages import BROADCAST, NodeNum
 from meshai.sim.air import Cause
@@ -71,7 +72,7 @@ async def echo(peer: Peer) -> None:
     """Answer every text where it was heard, bots and tapbacks included, as a badly behaved bot does."""
     while True:
         heard = await peer.heard(timeout_s=None)
-        answer = f"you said: {heard.text}".encode()[:ANSWER_BYTES].decode(errors="ignore")
+        answer = beginning(f"you said: {heard.text}", ANSWER_BYTES, size=utf8_bytes)
         with suppress(NotDelivered):
             if heard.is_direct:
                 await peer.send_direct(answer, to=heard.sender, reply_id=heard.packet_id)

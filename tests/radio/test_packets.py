@@ -321,6 +321,8 @@ def test_a_node_needs_a_number(number: object) -> None:
         ("\ud800lone", "lone"),
         ("👩\u200d🚀 Олья 山田", "👩\u200d🚀 Олья 山田"),
         ("x" * 100, "x" * 40),
+        ("y" * 38 + "👩\u200d🚀", "y" * 38),
+        ("e" + "\u0301" * 50, ""),
         ("", ""),
         (None, ""),
         (7, ""),

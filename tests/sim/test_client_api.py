@@ -100,6 +100,20 @@ async def test_download_in_the_firmwares_order(mesh: SimulatedMesh, dial: Dial) 
         assert (lora.use_preset, lora.modem_preset, lora.region, lora.hop_limit) == (True, 0, 1, 3)
 
 
+async def test_names_too_long_for_a_node_end_between_graphemes(mesh: SimulatedMesh, dial: Dial) -> None:
+    mesh.peer("x" * 37 + "山", "a👩\u200d🚀")
+    mesh.peer("x" * 38 + "é", "👩\u200d🚀", number=0xA11CAFE)
+    node = mesh.node("Мой очень разговорчивый помощник", "Мой")
+    async with dial(await node.listen_tcp()) as client:
+        await client.configure()
+        users = [info.user for info in client.of("node_info")]
+    assert [(user.long_name, user.short_name) for user in users] == [
+        ("Мой очень разговорчи", "Мо"),
+        ("x" * 37, "a"),
+        ("x" * 38, "cafe"),
+    ]
+
+
 async def test_special_requests(mesh: SimulatedMesh, dial: Dial) -> None:
     node = mesh.node()
     mesh.peer("Ann")
