@@ -4,25 +4,21 @@ Each field's description is its line in `config.example.yaml`, which is written 
 """
 
 import os
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeAlias
-from urllib.parse import urlsplit
+from typing import Annotated, Final, Literal
 
 import platformdirs
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
 from meshai.configfile import commented, parse, shown
+from meshai.entries import Alias, NodeOrKey, RadioAddress, Word, check_server_url, parse_radio_address
 from meshai.errors import ConfigError
 
 CHANNEL_BYTES_MAX: Final = 227
 """Longest channel text with a reply id that firmware 2.7 accepts (233-byte payload less overhead)."""
 DIRECT_BYTES_MAX: Final = 215
 """Longest public-key direct message with a reply id that firmware 2.7 accepts."""
-TCP_PORT: Final = 4403
-"""Where a node with network access listens."""
 PROMPT_TOKENS_MIN: Final = 450
 """Room for the usual instructions and one question of any packet."""
 NO_MODELS: Final = ("no", "none", "false", "on", "yes", "true")
@@ -38,77 +34,8 @@ _HEAD: Final = """\
 """
 
 
-_NODE_ID: Final = "![0-9a-fA-F]{8}"
-_KEY: Final = "[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]="
-
-
-def _matching(pattern: str, expected: str) -> AfterValidator:
-    def check(text: str) -> str:
-        if not re.fullmatch(pattern, text):
-            raise ValueError(f"expected {expected}")
-        return text
-
-    return AfterValidator(check)
-
-
-NodeOrKey: TypeAlias = Annotated[
-    str,
-    _matching(
-        f"{_NODE_ID}|{_KEY}",
-        'a node id such as "!a1b2c3d4", or the public key of a node, 44 characters that end in =, as the apps show it',
-    ),
-    Field(json_schema_extra={"pattern": f"^({_NODE_ID}|{_KEY})$", "examples": ["!a1b2c3d4"]}),
-]
-Word: TypeAlias = Annotated[str, Field(pattern=r"^[^\s!]\S*$", examples=["help"])]
-"""Something to type after the `!` of a command."""
-Alias: TypeAlias = Annotated[str, Field(pattern=r"\S", examples=["bot"])]
-
-
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
-
-
-@dataclass(frozen=True, slots=True)
-class SerialAddress:
-    """A serial port, or with path None whichever single port a radio is found on."""
-
-    path: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TcpAddress:
-    host: str
-    port: int = TCP_PORT
-
-
-@dataclass(frozen=True, slots=True)
-class BleAddress:
-    device: str
-    """A Bluetooth address, or the name the device advertises."""
-
-
-RadioAddress: TypeAlias = SerialAddress | TcpAddress | BleAddress
-
-
-def parse_radio_address(text: str) -> RadioAddress:
-    """Read what people write for `radio.address`. Raises ValueError that says what to write instead."""
-    text = text.strip()
-    kind, _, rest = text.partition(":")
-    match kind.lower():
-        case "auto" if not rest:
-            return SerialAddress()
-        case "ble" if rest:
-            return BleAddress(rest)
-        case "tcp" if rest:
-            found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:\[\]/]+))(?::(\d{1,5}))?", rest)
-            if found and 1 <= int(found[3] or TCP_PORT) <= 65_535:
-                return TcpAddress(found[1] or found[2], int(found[3] or TCP_PORT))
-        case _ if re.match(r"/|COM\d", text):
-            return SerialAddress(text)
-    raise ValueError(
-        f"{text!r} is not a radio address; write auto, a serial port such as /dev/ttyUSB0, tcp:HOST, "
-        "tcp:HOST:PORT (an IPv6 host in brackets) or ble:ADDRESS"
-    )
 
 
 class RadioSettings(Section):
@@ -402,21 +329,6 @@ def _read(path: Path) -> tuple[str, int, int]:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}: found bytes that are not UTF-8; save the file as UTF-8") from None
-
-
-def check_server_url(text: str) -> None:
-    """Raise ValueError, which says what is expected, unless `text` can be `model.base_url`."""
-    try:
-        url = urlsplit(text)
-        is_usable = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
-    except ValueError:
-        is_usable = False
-    if not is_usable or re.search(r"\s", text):
-        raise ValueError("expected an address such as http://127.0.0.1:11434/v1")
-    if url.username or url.password:
-        raise ValueError("expected an address without user or password; the key belongs in model.api_key")
-    if url.query or url.fragment:
-        raise ValueError("expected an address that ends before any ? or #")
 
 
 def _database_path(path: Path) -> Path:

@@ -22,7 +22,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "memory outbox",
         "radio model store sim",
         "router chunker plaintext retries loops airtime",
-        "messages config configfile yamlfile clock errors notify characters",
+        "messages config configfile entries yamlfile clock errors notify characters",
     )
 )
 """Imports point down this list."""
@@ -32,7 +32,7 @@ OPEN_TO_ALL = frozenset({"messages", "errors", "config", "clock", "characters"})
 TAKES: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(LAYERS[-2], OPEN_TO_ALL),
     **dict.fromkeys(LAYERS[-1], frozenset({"errors"})),
-    "config": frozenset({"errors", "configfile"}),
+    "config": frozenset({"errors", "configfile", "entries"}),
     "configfile": frozenset({"errors", "yamlfile"}),
 }
 """All that these modules may import of the package."""
@@ -63,7 +63,7 @@ KNOWS: Mapping[str, tuple[str, ...]] = {
     "aiosqlite": ("store",),
     "sqlite3": ("store",),
     "yaml": ("config", "configfile", "yamlfile"),
-    "pydantic": ("config", "configfile"),
+    "pydantic": ("config", "configfile", "entries"),
     "platformdirs": ("config",),
     "starlette": ("web",),
     "uvicorn": ("web",),

@@ -20,16 +20,15 @@ from meshai.clock import SystemClock
 from meshai.config import (
     BotSettings,
     Config,
-    check_server_url,
     command,
     environment,
     example,
     find,
     is_service,
     load,
-    parse_radio_address,
     user_file,
 )
+from meshai.entries import check_server_url, parse_radio_address
 from meshai.errors import ConfigError
 from meshai.model import engine
 from meshai.model.discovery import local_servers

@@ -14,7 +14,7 @@ from meshtastic import publishingThread
 from meshtastic.serial_interface import SerialInterface
 from meshtastic.tcp_interface import TCPInterface
 
-from meshai.config import BleAddress, RadioAddress, SerialAddress, TcpAddress
+from meshai.entries import BleAddress, RadioAddress, SerialAddress, TcpAddress
 from meshai.errors import RadioError
 from meshai.radio.discovery import serial_ports
 from meshai.radio.interface import Interface, Reports

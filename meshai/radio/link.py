@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 from meshai.clock import Clock
-from meshai.config import RadioAddress
+from meshai.entries import RadioAddress
 from meshai.errors import RadioDisconnected, RadioError
 from meshai.messages import NodeNum, OutgoingPacket, TextLimits
 from meshai.radio.base import OwnNode

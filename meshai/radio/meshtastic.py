@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from meshai.clock import Clock
-from meshai.config import RadioSettings, TcpAddress
+from meshai.config import RadioSettings
+from meshai.entries import TcpAddress
 from meshai.errors import RadioDisconnected, RadioError
 from meshai.messages import (
     BROADCAST,

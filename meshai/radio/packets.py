@@ -5,8 +5,6 @@ when newer than the library). All of it came over the air, so nothing in it is t
 of another type or out of range reads as absent, and a packet that cannot mean anything to us is None.
 """
 
-import base64
-import binascii
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -14,7 +12,7 @@ from typing import Any, Final, TypeGuard
 
 from meshai.airtime import PRESETS, Modem
 from meshai.characters import beginning
-from meshai.messages import BROADCAST, IncomingMessage, Node, NodeNum, TextLimits, node_id
+from meshai.messages import BROADCAST, IncomingMessage, Node, NodeNum, TextLimits, node_id, parse_key
 from meshai.radio.base import OwnNode
 
 TEXT_PORT: Final = "TEXT_MESSAGE_APP"
@@ -22,7 +20,6 @@ ROUTING_PORT: Final = "ROUTING_APP"
 NO_ERROR: Final = "NONE"
 NAME_CHARACTERS: Final = 40
 """Longest name kept. The firmware allows 39 bytes; anything longer is no name."""
-KEY_BYTES: Final = 32
 DEFAULT_HOP_LIMIT: Final = 3
 
 REFUSALS: Final[Mapping[int, str]] = {
@@ -250,7 +247,6 @@ def _key(mapping: object) -> bytes | None:
     """The 32 bytes of `publicKey`, which the library gives as base64."""
     text = _field(mapping, "publicKey")
     try:
-        key = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
-    except (binascii.Error, ValueError):
+        return parse_key(text) if isinstance(text, str) else None
+    except ValueError:
         return None
-    return key if len(key) == KEY_BYTES else None

@@ -6,7 +6,7 @@ import socket
 import sys
 from typing import Final
 
-from meshai.config import BleAddress, RadioAddress, SerialAddress, TcpAddress
+from meshai.entries import BleAddress, RadioAddress, SerialAddress, TcpAddress
 from meshai.errors import RadioError
 from meshai.radio.packets import clean_name
 

@@ -12,6 +12,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 from meshtastic.protobuf import mesh_pb2
 
+from meshai.messages import KEY_BYTES
 from meshai.sim.admin import answer_admin
 from meshai.sim.firmware import Firmware
 from meshai.sim.packets import (
@@ -29,7 +30,6 @@ log = logging.getLogger(__name__)
 
 PAYLOAD_BYTES: Final = 234
 """What a genuine node was seen to decode, though the protocol allows 233; it then refuses both as too large."""
-KEY_BYTES: Final = 32
 REMEMBERED_IDS: Final = 20
 TEXT_INTERVAL_S: Final = 2.0
 TRACEROUTE_INTERVAL_S: Final = 30.0

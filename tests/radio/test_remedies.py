@@ -7,7 +7,7 @@ import termios
 import pytest
 import serial
 
-from meshai.config import BleAddress, RadioAddress, SerialAddress, TcpAddress
+from meshai.entries import BleAddress, RadioAddress, SerialAddress, TcpAddress
 from meshai.errors import RadioError
 from meshai.radio.remedies import explain
 
