@@ -1,6 +1,6 @@
 """The bot with a pause between texts that is shorter than the settings allow, for `benchmarks.core`.
 
-Its questions come faster than any person's, so it takes nobody for a bot.
+Its questions come faster than any person's, so it takes nobody for a bot and has no limits.
 """
 
 import asyncio
@@ -22,7 +22,14 @@ async def main(settings: Path, gap_s: float) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     logging.basicConfig(level=logging.INFO)
     config = load(settings)
-    config = config.model_copy(update={"replies": config.replies.model_copy(update={"gap_s": gap_s})})
+    config = config.model_copy(
+        update={
+            "replies": config.replies.model_copy(update={"gap_s": gap_s}),
+            "airtime": config.airtime.model_copy(
+                update={"share_percent": 1e6, "answers_per_node_hour": 10**6, "answers_per_hour": 10**6}
+            ),
+        }
+    )
     await app.run(
         config,
         clock=SystemClock(),

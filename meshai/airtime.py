@@ -81,6 +81,18 @@ PRESETS: Final[dict[str, Modem]] = {
 }
 """Firmware `MeshRadio.h`. VERY_LONG_SLOW is still in the enum; the firmware has treated it as LONG_FAST since 2.6.5."""
 
+DUTY_CYCLE_PERCENT: Final = {
+    "EU_433": 10.0,
+    "EU_868": 10.0,
+    "TH": 10.0,
+    "UA_433": 10.0,
+    "UA_868": 1.0,
+    "EU_866": 2.5,
+    "EU_N_868": 10.0,
+}
+"""Share of an hour a node may transmit, by region; all others have no limit (firmware `RadioInterface.cpp`, and its 2.8
+branch for the last two)."""
+
 
 def data_bytes(text_bytes: int, *, has_reply_id: bool = False, has_emoji: bool = False) -> int:
     """Encoded size of the `Data` message that carries a text of `text_bytes` bytes."""

@@ -18,6 +18,7 @@ from meshai.clock import Clock
 from meshai.commands.base import Status
 from meshai.config import Config, ModelSettings, database_path
 from meshai.errors import MeshAIError, StoreError
+from meshai.governor import Governor
 from meshai.loops import LoopGuard
 from meshai.memory.memory import Memory, needed_tokens
 from meshai.messages import TextLimits
@@ -79,9 +80,12 @@ async def built(
         persona=config.bot.persona,
         budget_tokens=lambda: _budget_tokens(config.model, model),
     )
+    governor = Governor(database, radio, config.airtime, clock=clock, queued_s=lambda: outbox.waiting_s)
+    await governor.load()
     outbox = Outbox(
         database,
         radio,
+        governor,
         clock=clock,
         rng=rng,
         gap_s=config.replies.gap_s,
@@ -98,6 +102,7 @@ async def built(
             model=model.name if model is not None else "",
             answered=responder.answered,
             waiting=outbox.waiting,
+            airtime=governor.spending,
         )
 
     responder = Responder(
@@ -106,6 +111,7 @@ async def built(
         model=model,
         memory=memory,
         outbox=outbox,
+        governor=governor,
         router=Router(config.bot, config.channels, config.commands, registry.commands),
         registry=registry,
         status=status,

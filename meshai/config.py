@@ -128,6 +128,18 @@ class ReplySettings(Section):
     )
 
 
+class AirtimeSettings(Section):
+    share_percent: Annotated[float, Field(ge=0.1, le=50)] = Field(
+        2, description="most of any hour the bot's packets may occupy; never more than half the region's duty cycle"
+    )
+    answers_per_node_hour: Annotated[int, Field(ge=1, le=1000)] = Field(
+        40, description="most answers to one node in an hour; an answer of several packets counts once"
+    )
+    answers_per_hour: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        120, description="most answers to all nodes together in an hour"
+    )
+
+
 class ModelSettings(Section):
     base_url: str = Field(
         "", description="any OpenAI-compatible server, e.g. http://127.0.0.1:11434/v1; empty: the embedded model"
@@ -217,6 +229,7 @@ class Config(Section):
     channels: ChannelSettings = Field(ChannelSettings(), description="behaviour on channels")
     commands: CommandSettings = Field(CommandSettings(), description="commands such as !help")
     replies: ReplySettings = Field(ReplySettings(), description="how answers are cut and paced")
+    airtime: AirtimeSettings = Field(AirtimeSettings(), description="how much of the shared channel the bot may use")
     model: ModelSettings = Field(ModelSettings(), description="the language model that writes the answers")
     storage: StorageSettings = Field(StorageSettings(), description="where conversations are kept")
     log: LogSettings = Field(LogSettings(), description="what is logged")

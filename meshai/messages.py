@@ -6,7 +6,7 @@ Frozen and slotted. A unit is in the name where it is not obvious.
 import base64
 import re
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Final, TypeAlias
 
 NodeNum: TypeAlias = int
@@ -99,6 +99,8 @@ class Node:
     latitude: float | None = None
     longitude: float | None = None
     public_key: bytes | None = field(default=None, repr=False)
+    channel_utilisation_percent: float | None = None
+    """How busy the node found the channel in its last minute."""
 
     @property
     def name(self) -> str:
@@ -206,8 +208,16 @@ class OutgoingPacket:
     """Chosen by the outbox before the first try, so that a repeated try is filtered by every receiver."""
 
 
+class Priority(IntEnum):
+    """Which packets go first, and which may use the last of the airtime: the lower, the sooner."""
+
+    COMMAND = 0
+    DIRECT = 1
+    CHANNEL = 2
+
+
 class Fate(StrEnum):
-    """What became of a packet, as far as the radio can tell."""
+    """What became of a packet, as far as can be told."""
 
     HANDED_OVER = "handed over"
     """The node took it; nothing more can be known (a channel text)."""
@@ -219,6 +229,8 @@ class Fate(StrEnum):
     """No word within the time the radio needs for all its tries."""
     FAILED = "failed"
     """Refused by our node or the mesh; `reason` is the routing error's name."""
+    EXPIRED = "expired"
+    """Not sent: by the time it could have been, it was no longer worth saying; `reason` says what it waited for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 Theory of operation. Every packet is a row of SQLite before it is tried and until its fate is known. One *lane* per
 destination sends its packets strictly in order: part n+1 leaves when part n is settled, and no other reply to that
-place gets in between. All lanes share one *pace*: one hand-over at a time, `gap_s` apart, because the node silently
-drops texts that come sooner (radio-wide, whoever they are for).
+place gets in between. All lanes share one *pace*: one hand-over at a time, the most urgent first, `gap_s` apart,
+because the node silently drops texts that come sooner (radio-wide, whoever they are for). The governor may hold a
+packet back for the sake of the air; one that is held for too long expires.
 
 The packet id is chosen when the packet is queued. A packet that may or may not have left, after a lost link or a crash,
 is sent again with that id: our node and every receiver know it and ignore the repetition. A packet the node has
@@ -23,7 +24,9 @@ from typing import Final
 from meshai.chunker import split, text_of
 from meshai.clock import Clock
 from meshai.errors import PacketTooLong, RadioDisconnected, RadioError, StoreError
-from meshai.messages import Conversation, Delivery, Direct, Fate, OutgoingPacket
+from meshai.governor import RECHECK_S, Governor, note
+from meshai.messages import Conversation, Delivery, Direct, Fate, OutgoingPacket, Priority
+from meshai.pace import Turns
 from meshai.radio.base import Radio
 from meshai.retries import again
 from meshai.store import outbox as rows
@@ -57,6 +60,7 @@ class Outbox:
         self,
         database: Database,
         radio: Radio,
+        governor: Governor,
         *,
         clock: Clock,
         rng: random.Random,
@@ -66,21 +70,24 @@ class Outbox:
     ) -> None:
         self._database = database
         self._radio = radio
+        self._governor = governor
         self._clock = clock
         self._rng = rng
         self._gap_s = gap_s
         self._worth_saying_s = worth_saying_s
         self._retries = retries
-        self._pace = asyncio.Lock()
+        self._pace = Turns()
         self._next_at = clock.monotonic() + gap_s
         self._wake = asyncio.Event()
         self._is_looking = False
         """Newly queued packets are being read."""
         self._lanes: dict[Conversation, list[Waiting]] = {}
         self._away_s = 0.0
-        """How long there was no radio while packets waited; waiting in our own queue makes no packet too old."""
+        """How long there was no radio while packets waited; waiting for its turn makes no packet too old."""
         self._away_until: dict[int, float] = {}
         """Per row, the value of `_away_s` at which its text is no longer worth saying."""
+        self._under_way: set[int] = set()
+        """Rows of packets that were handed over at least once."""
         self._newest_row = 0
         self._sent_at: OrderedDict[Conversation, float] = OrderedDict()
         self.sent = 0
@@ -91,14 +98,24 @@ class Outbox:
         """Packets known to wait or to be under way."""
         return sum(len(lane) for lane in self._lanes.values())
 
+    @property
+    def waiting_s(self) -> float:
+        """Seconds of air those will take that have not left."""
+        return sum(
+            self._governor.cost_s(item.packet.address, len(item.packet.text.encode()))
+            for lane in self._lanes.values()
+            for item in lane
+            if item.row not in self._under_way
+        )
+
     def sent_at(self, destination: Conversation) -> float | None:
         """When the newest packet to this place was handed over, by the monotonic clock; None if not lately."""
         return self._sent_at.get(destination)
 
-    async def add(self, db: Connection, exchange: int, packets: Iterable[OutgoingPacket]) -> int:
+    async def add(self, db: Connection, exchange: int, packets: Iterable[OutgoingPacket], priority: Priority) -> int:
         """Queue a reply in the caller's transaction; returns the first packet's id. Call `wake()` after it."""
         numbered = [replace(packet, packet_id=self._new_id()) for packet in packets]
-        await rows.add(db, exchange, numbered, self._clock.now())
+        await rows.add(db, exchange, numbered, self._clock.now(), priority)
         return numbered[0].packet_id if numbered else 0
 
     def wake(self) -> None:
@@ -151,13 +168,13 @@ class Outbox:
         Its age is by the wall clock, the only one that outlives a process; one that has gone back counts as new.
         """
         async with self._database.transaction() as db:
-            unknown = await rows.remove_handed_over(db)
+            unknown = await rows.settle_handed_over(db, self._clock.now())
             kept: list[Waiting] = []
             old = 0
             for item in await rows.waiting(db, after=self._newest_row):
                 age_s = max(0.0, self._clock.now() - item.queued_at)
                 if age_s > self._worth_saying_s:
-                    await rows.remove(db, item.row)
+                    await rows.settle(db, item.row, Delivery(Fate.EXPIRED, "the program was away"), self._clock.now())
                     old += 1
                 else:
                     self._away_until[item.row] = self._away_s + self._worth_saying_s - age_s
@@ -179,6 +196,7 @@ class Outbox:
                 if item.exchange != dropped and not await self._send(item, lane):
                     dropped = item.exchange
                 self._away_until.pop(item.row, None)
+                self._under_way.discard(item.row)
                 lane.pop(0)
         finally:
             del self._lanes[destination]
@@ -190,9 +208,7 @@ class Outbox:
         earlier: list[OutgoingPacket] = []
         ends: list[Delivery] = []
         while True:
-            delivery = await self._try(item.row, packet, earlier)
-            if delivery is None:
-                return await self._give_up(item, packet, "too old to be worth saying: the radio was away")
+            delivery = await self._try(item, packet, earlier)
             ends.append(delivery)
             plan = again(ends, is_direct=is_direct, retries=self._retries)
             if plan is None or (plan.wants_key and not await self._key_of(packet, plan.pause_s)):
@@ -207,28 +223,31 @@ class Outbox:
                 delivery = Delivery(Fate.DELIVERED)
                 break
             packet = replace(packet, packet_id=self._new_id())
-            await self._stored(partial(rows.renew, packet_id=packet.packet_id), item.row)
-        if delivery.fate is Fate.FAILED:
-            return await self._give_up(item, packet, delivery.reason)
+            await self._stored(partial(rows.renew, row=item.row, packet_id=packet.packet_id, now=self._clock.now()))
+        if delivery.fate in (Fate.FAILED, Fate.EXPIRED):
+            return await self._give_up(item, packet, delivery)
         self.sent += 1
         _log_sent(packet, delivery, tries=len(ends))
-        await self._stored(rows.remove, item.row)
+        await self._stored(partial(rows.settle, row=item.row, delivery=delivery, now=self._clock.now()))
         return True
 
-    async def _try(self, row: int, packet: OutgoingPacket, earlier: Sequence[OutgoingPacket]) -> Delivery | None:
-        """One try, from the pause before it to its end; None when it has become too old while it waited."""
+    async def _try(self, item: Waiting, packet: OutgoingPacket, earlier: Sequence[OutgoingPacket]) -> Delivery:
+        """One try, from the pause before it to its end."""
+        waited_for = ""
         while True:
-            async with self._pace:
+            async with self._pace.turn(item.priority):
                 began = self._clock.monotonic()
                 await self._radio.ready()
                 self._away_s += self._clock.monotonic() - began
                 while (early_s := self._next_at - self._clock.monotonic()) > 0:
                     await self._clock.sleep(early_s)
-                if self._away_s > self._away_until.get(row, float("inf")):
-                    return None
+                if self._away_s > self._away_until.get(item.row, float("inf")):
+                    return Delivery(Fate.EXPIRED, waited_for or "the radio was away")
+                waited_for = self._governor.hold(packet, item.priority)
                 try:
-                    await self._radio.send(packet)
-                    break
+                    if not waited_for:
+                        await self._radio.send(packet)
+                        break
                 except RadioDisconnected as error:
                     log.debug("packet %08x to %s waits: %s", packet.packet_id, packet.address.destination, error)
                 except PacketTooLong:
@@ -236,14 +255,27 @@ class Outbox:
                 except RadioError as error:
                     return Delivery(Fate.FAILED, str(error))
                 finally:
-                    self._next_at = self._clock.monotonic() + self._gap_s
+                    if not waited_for:
+                        self._next_at = self._clock.monotonic() + self._gap_s
+            if waited_for:
+                log.debug("packet %08x to %s waits: %s", packet.packet_id, packet.address.destination, waited_for)
+                await self._clock.sleep(RECHECK_S)
+                self._away_until[item.row] = self._away_until.get(item.row, float("inf")) - RECHECK_S
         destination = packet.address.destination
+        self._under_way.add(item.row)
         self._sent_at[destination] = self._clock.monotonic()
         self._sent_at.move_to_end(destination)
         if len(self._sent_at) > MOST_PLACES:
             self._sent_at.popitem(last=False)
-        await self._stored(rows.hand_over, row)
-        return await self._radio.delivery(packet, earlier=earlier)
+        await self._stored(partial(self._noted, row=item.row, cost_s=self._governor.sent(packet)))
+        delivery = await self._radio.delivery(packet, earlier=earlier)
+        if repeated_s := self._governor.ended(packet, delivery):
+            await self._stored(partial(note, now=self._clock.now(), cost_s=repeated_s, packets=0))
+        return delivery
+
+    async def _noted(self, db: Connection, row: int, cost_s: float) -> None:
+        await rows.hand_over(db, row, self._clock.now())
+        await note(db, self._clock.now(), cost_s, packets=1)
 
     async def _late(self, packet: OutgoingPacket, earlier: Sequence[OutgoingPacket], pause_s: float) -> Delivery:
         """Pause before the next try; an ack that comes meanwhile makes it needless."""
@@ -278,48 +310,51 @@ class Outbox:
         )
         log.warning("packets to %s are refused as too large; cut smaller", address.destination)
         try:
-            await self._replace(item.exchange, packets)
+            await self._replace(item, packets)
         except StoreError as error:
-            return await self._give_up(item, item.packet, f"TOO_LARGE, and {error}")
+            return await self._give_up(item, item.packet, Delivery(Fate.FAILED, f"TOO_LARGE, and {error}"))
         self.wake()
         return False
 
     @again_if_replaced
-    async def _replace(self, exchange: int, packets: Sequence[OutgoingPacket]) -> None:
+    async def _replace(self, item: Waiting, packets: Sequence[OutgoingPacket]) -> None:
         async with self._database.transaction() as db:
-            await rows.remove_exchange(db, exchange)
-            await self.add(db, exchange, packets)
+            await rows.remove_exchange(db, item.exchange)
+            await self.add(db, item.exchange, packets, item.priority)
 
     def _new_id(self) -> int:
         return self._rng.randint(1, 0xFFFFFFFF)
 
-    async def _give_up(self, item: Waiting, packet: OutgoingPacket, reason: str) -> bool:
+    async def _give_up(self, item: Waiting, packet: OutgoingPacket, delivery: Delivery) -> bool:
         self.failed += 1
-        left = await self._stored(rows.remove_exchange, item.exchange) or 1
+        end = partial(rows.settle_exchange, exchange=item.exchange, delivery=delivery, now=self._clock.now())
+        left = await self._stored(end) or 1
+        reason = delivery.reason
         log.warning(
-            "packet %08x (%d/%d) to %s not delivered: %s%s%s",
+            "packet %08x (%d/%d) to %s %s: %s%s%s",
             packet.packet_id,
             packet.part,
             packet.parts,
             packet.address.destination,
+            "not delivered" if delivery.fate is Fate.FAILED else "not sent, too old to be worth saying",
             reason,
             f"; {REMEDIES[reason]}" if reason in REMEDIES else "",
             f"; {left - 1} further parts dropped" if left > 1 else "",
         )
         return False
 
-    async def _stored(self, change: Callable[[Connection, int], Awaitable[int | None]], number: int) -> int | None:
+    async def _stored(self, change: Callable[[Connection], Awaitable[int | None]]) -> int | None:
         """Note a change; a database that fails now must not stop the sending."""
         try:
-            return await self._change(change, number)
+            return await self._change(change)
         except StoreError as error:
             log.error("cannot note what became of a packet: %s", error)
             return None
 
     @again_if_replaced
-    async def _change(self, change: Callable[[Connection, int], Awaitable[int | None]], number: int) -> int | None:
+    async def _change(self, change: Callable[[Connection], Awaitable[int | None]]) -> int | None:
         async with self._database.transaction() as db:
-            return await change(db, number)
+            return await change(db)
 
 
 def _log_sent(packet: OutgoingPacket, delivery: Delivery, *, tries: int) -> None:

@@ -20,9 +20,22 @@ from meshai.commands.base import Request, Status
 from meshai.commands.more import asks_for_more
 from meshai.config import ReplySettings
 from meshai.errors import CommandError, ContextTooLong, ModelError, ModelRefused, ModelTimeout, StoreError
+from meshai.governor import Governor, Refusal
 from meshai.loops import LoopGuard
 from meshai.memory.memory import Memory
-from meshai.messages import Command, Decision, Ignore, IncomingMessage, Node, NodeNum, Prompt, Reply, node_id
+from meshai.messages import (
+    Command,
+    Decision,
+    Direct,
+    Ignore,
+    IncomingMessage,
+    Node,
+    NodeNum,
+    Priority,
+    Prompt,
+    Reply,
+    node_id,
+)
 from meshai.model.base import LanguageModel
 from meshai.outbox import Outbox
 from meshai.plaintext import disarm, plain
@@ -45,6 +58,8 @@ class Exchange:
     number: int
     message: IncomingMessage
     decision: Command | Prompt
+    refusal: str = ""
+    """It is not answered, for the sake of the air, and this is said instead."""
     is_given_up: bool = False
     """It was in hand when the process ended, again and again: its sender is told so, and it is not tried again."""
 
@@ -60,6 +75,7 @@ class Responder:
         model: LanguageModel | None,
         memory: Memory,
         outbox: Outbox,
+        governor: Governor,
         router: Router,
         registry: Registry,
         status: Callable[[], Status],
@@ -74,6 +90,7 @@ class Responder:
         self._model = model
         self._memory = memory
         self._outbox = outbox
+        self._governor = governor
         self._router = router
         self._registry = registry
         self._status = status
@@ -86,6 +103,8 @@ class Responder:
         self._at_once = asyncio.Semaphore(model.at_once if model is not None else 1)
         self.answered = 0
         """Messages answered since the start, apologies included."""
+        self.refused = 0
+        """Messages not answered for the sake of the air, whether or not their sender was told."""
         self.apologies = 0
         """Questions the model gave no answer to."""
 
@@ -94,21 +113,24 @@ class Responder:
         decision = self._route(message)
         if isinstance(decision, Prompt) and self._is_loop(message):
             decision = Ignore("taken for a bot that answers us")
-        _log_heard(message, decision)
-        if isinstance(decision, Ignore):
+        refusal = None if isinstance(decision, Ignore) else self._refusal(message, decision)
+        if refusal:
+            self.refused += 1
+        _log_heard(message, decision if refusal is None else Ignore(refusal.reason))
+        if isinstance(decision, Ignore) or (refusal and not refusal.text):
             return None
-        return await self._note(message, decision)
+        return await self._note(message, decision, refusal.text if refusal else "")
 
     @again_if_replaced
-    async def _note(self, message: IncomingMessage, decision: Command | Prompt) -> Exchange | None:
+    async def _note(self, message: IncomingMessage, decision: Command | Prompt, refusal: str) -> Exchange | None:
         async with self._database.transaction() as db:
             number = await heard.add(db, message)
             if number is None:
                 log.debug("silent on packet %08x: answered before", message.packet_id)
                 return None
-            if isinstance(decision, Prompt):
+            if isinstance(decision, Prompt) and not refusal:
                 await self._memory.heard(db, number, message, decision.text)
-        return Exchange(number, message, decision)
+        return Exchange(number, message, decision, refusal)
 
     @again_if_replaced
     async def unanswered(self) -> Sequence[Exchange]:
@@ -140,6 +162,9 @@ class Responder:
             text = "Sorry, I broke down over your message several times." if exchange.message.is_direct else ""
             await self._say(exchange, Reply(text, is_failure=True))
             return
+        if exchange.refusal:
+            await self._say(exchange, Reply(exchange.refusal, is_failure=True))
+            return
         match exchange.decision:
             case Command("more") as command:
                 # Behind the answer it goes on with, which may still be written.
@@ -160,6 +185,35 @@ class Responder:
     def _is_loop(self, message: IncomingMessage) -> bool:
         answered_at = self._outbox.sent_at(self._router.reply_address(message).destination)
         return self._loop_guard.is_loop(message, now=self._clock.monotonic(), answered_at=answered_at)
+
+    def _refusal(self, message: IncomingMessage, decision: Command | Prompt) -> Refusal | None:
+        return self._governor.refusal(
+            message.sender,
+            self._router.reply_address(message),
+            self._priority(message, decision),
+            packet_bytes=self._packet_bytes(message),
+        )
+
+    def _priority(self, message: IncomingMessage, decision: Command | Prompt) -> Priority:
+        match decision:
+            case Command(name) if name != "more":
+                return Priority.COMMAND
+            case _ if isinstance(self._router.reply_address(message).destination, Direct):
+                return Priority.DIRECT
+            case _:
+                return Priority.CHANNEL
+
+    def _packet_bytes(self, message: IncomingMessage) -> int:
+        """Bytes of a full packet to this address, in a script of one byte a character."""
+        return min(self._router.reply_address(message).limit_bytes, self._replies.max_characters)
+
+    def _most_packets(self, message: IncomingMessage, priority: Priority) -> int:
+        return self._governor.most_packets(
+            self._router.reply_address(message),
+            priority,
+            packet_bytes=self._packet_bytes(message),
+            most=self._replies.max_packets,
+        )
 
     async def _run(self, command: Command, message: IncomingMessage) -> Reply:
         request = Request(
@@ -182,13 +236,13 @@ class Responder:
             if self._model is None:
                 raise _NoModel
             nodes = self._radio.nodes()
-            limit = min(self._router.reply_address(message).limit_bytes, self._replies.max_characters)
+            packets = self._most_packets(message, self._priority(message, exchange.decision))
             context = await self._memory.context(
                 exchange.number,
                 message,
                 question,
                 name_of=lambda number: nodes.get(number, Node(number)).long_name,
-                room_characters=limit * self._replies.max_packets,
+                room_characters=self._packet_bytes(message) * packets,
             )
             log.debug("asking with %d turns, about %d tokens", context.turns, context.tokens)
             async with self._at_once:
@@ -210,14 +264,15 @@ class Responder:
         """Cut the reply into packets, queue and remember them, and settle the question, all or nothing."""
         message, me = exchange.message, self._radio.me
         text = disarm(reply.text)
+        priority = Priority.COMMAND if exchange.refusal else self._priority(message, exchange.decision)
         packets = split(
             text,
             self._router.reply_address(message),
-            max_packets=self._replies.max_packets,
+            max_packets=self._most_packets(message, priority),
             max_characters=self._replies.max_characters,
         )
         async with self._database.transaction() as db:
-            first_id = await self._outbox.add(db, exchange.number, packets)
+            first_id = await self._outbox.add(db, exchange.number, packets, priority)
             if reply.is_failure:
                 await self._memory.unheard(db, exchange.number)
             if reply.continues:

@@ -20,8 +20,9 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "web responder builtin",
         "registry commands tools",
         "memory outbox",
+        "governor",
         "radio model store sim",
-        "router chunker plaintext retries loops airtime",
+        "router chunker plaintext retries loops airtime limits pace",
         "messages config configfile entries yamlfile clock errors notify characters",
     )
 )

@@ -11,7 +11,7 @@ import pytest
 
 from meshai.app import Parts, built, serve
 from meshai.clock import ScaledClock
-from meshai.config import BotSettings, ChannelSettings, Config, ModelSettings, ReplySettings
+from meshai.config import AirtimeSettings, BotSettings, ChannelSettings, Config, ModelSettings, ReplySettings
 from meshai.errors import ModelRefused, ModelTimeout, ModelUnavailable
 from meshai.loops import NoGuard
 from meshai.messages import Channel, Direct, Node
@@ -394,7 +394,9 @@ async def test_stopping_before_there_was_ever_a_radio_ends_at_once(tmp_path: Pat
 
 
 async def test_a_prompt_never_exceeds_its_budget_over_a_long_talk(tmp_path: Path) -> None:
-    config = Config(model=ModelSettings(context_tokens=700, max_tokens=200))
+    config = Config(
+        model=ModelSettings(context_tokens=700, max_tokens=200), airtime=AirtimeSettings(answers_per_node_hour=60)
+    )
     async with story(tmp_path, config=config, answer=lambda _: "ja " * 40, clock=ScaledClock(2000)) as told:
         for number in range(60):
             told.radio.hear(f"{number} " + "довольно длинный вопрос " * 4, sender=ANNA, heard_at=told.clock.now())
@@ -416,3 +418,25 @@ async def test_a_question_of_more_than_the_model_takes_in_is_told_so_and_asked_o
         "You said hello",
     ]
     assert [request[-1].content for request in told.model.requests] == ["hello"]
+
+
+async def test_who_asks_too_often_is_told_once_and_then_met_with_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    config = Config(airtime=AirtimeSettings(answers_per_node_hour=3))
+    async with story(tmp_path, config=config) as told:
+        for number in range(6):
+            told.radio.hear(f"question {number}", sender=ANNA, packet_id=100 + number)
+        told.radio.hear("Ben's question", sender=BEN)
+        await told.until(lambda: len(told.radio.sent) == 5)
+        await told.quiet()
+        assert told.parts.responder.refused == 3
+        assert await told.parts.memory.count(Direct(ANNA), ANNA) == 6
+    assert [text.partition(".")[0] for text in told.said_to(Direct(ANNA))] == [
+        "To keep the channel free I pause my answers to you",
+        *(f"You said Anna: question {number}" for number in range(3)),
+    ] or len(told.said_to(Direct(ANNA))) == 4
+    assert len(told.model.requests) == 4
+    silent = [record.getMessage() for record in caplog.records if "silent, answers per hour" in record.getMessage()]
+    assert len(silent) == 3

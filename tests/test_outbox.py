@@ -9,10 +9,25 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from meshai.airtime import PRESETS
 from meshai.clock import ScaledClock
+from meshai.config import AirtimeSettings
 from meshai.errors import NotDelivered, RadioDisconnected
-from meshai.messages import Address, Channel, Conversation, Delivery, Direct, Fate, Node, NodeNum, OutgoingPacket
+from meshai.governor import Governor
+from meshai.messages import (
+    Address,
+    Channel,
+    Conversation,
+    Delivery,
+    Direct,
+    Fate,
+    Node,
+    NodeNum,
+    OutgoingPacket,
+    Priority,
+)
 from meshai.outbox import Outbox
+from meshai.radio.base import OwnNode
 from meshai.store import outbox as rows
 from meshai.store.database import Database
 from meshai.testing import FakeRadio
@@ -85,15 +100,16 @@ class Box:
 
     def __init__(self, database: Database, radio: RecordingRadio, clock: ScaledClock) -> None:
         self.database = database
+        governor = Governor(database, radio, AirtimeSettings(), clock=clock, queued_s=lambda: self.outbox.waiting_s)
         self.outbox = Outbox(
-            database, radio, clock=clock, rng=random.Random(1), gap_s=2.5, worth_saying_s=120, retries=1
+            database, radio, governor, clock=clock, rng=random.Random(1), gap_s=2.5, worth_saying_s=120, retries=1
         )
         self.exchange = 0
 
-    async def put(self, packets: Sequence[OutgoingPacket]) -> None:
+    async def put(self, packets: Sequence[OutgoingPacket], priority: Priority = Priority.DIRECT) -> None:
         self.exchange += 1
         async with self.database.transaction() as db:
-            await self.outbox.add(db, self.exchange, packets)
+            await self.outbox.add(db, self.exchange, packets, priority)
         self.outbox.wake()
 
     async def drained(self) -> None:
@@ -380,11 +396,63 @@ async def test_a_restart_drops_what_is_too_old_and_trusts_no_clock_that_went_bac
     database: Database, radio: RecordingRadio, fast: ScaledClock
 ) -> None:
     async with database.transaction() as db:
-        await rows.add(db, 1, reply(ANNA, "stale"), fast.now() - 121)
-        await rows.add(db, 2, reply(ANNA, "future"), fast.now() + 86_400)
-        await rows.add(db, 3, reply(ANNA, "fresh"), fast.now() - 60)
+        await rows.add(db, 1, reply(ANNA, "stale"), fast.now() - 121, Priority.DIRECT)
+        await rows.add(db, 2, reply(ANNA, "future"), fast.now() + 86_400, Priority.DIRECT)
+        await rows.add(db, 3, reply(ANNA, "fresh"), fast.now() - 60, Priority.DIRECT)
     async with running(database, radio, fast) as box:
         await fast.sleep(1)
         await box.drained()
         assert await box.left() == 0
     assert radio.texts == ["future", "fresh"]
+
+
+async def test_commands_and_direct_messages_go_before_channel_answers(
+    database: Database, radio: RecordingRadio, fast: ScaledClock
+) -> None:
+    async with running(database, radio, fast) as box:
+        await box.put(reply(Channel(1), "channel 1"), Priority.CHANNEL)
+        await box.put(reply(Channel(2), "channel 2"), Priority.CHANNEL)
+        await box.put(reply(Channel(3), "channel 3"), Priority.CHANNEL)
+        await box.put(reply(BEN, "direct"), Priority.DIRECT)
+        await box.put(reply(Channel(4), "command"), Priority.COMMAND)
+        await box.drained()
+    assert radio.texts[1:3] == ["command", "direct"], "what had its turn already is not called back"
+    assert sorted(radio.texts) == ["channel 1", "channel 2", "channel 3", "command", "direct"]
+
+
+class BusyRadio(RecordingRadio):
+    """A node on LONG_FAST that finds the channel full."""
+
+    utilisation_percent = 60.0
+
+    @property
+    def me(self) -> OwnNode:
+        return OwnNode(Node(7, "MeshAI", "AI"), PRESETS["LONG_FAST"], "US", "LONG_FAST")
+
+    def nodes(self) -> Mapping[NodeNum, Node]:
+        self.utilisation_percent += 0.01
+        return {7: Node(7, channel_utilisation_percent=self.utilisation_percent)}
+
+
+async def test_a_full_channel_holds_channel_answers_until_they_expire_and_nobody_else(
+    database: Database, fast: ScaledClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    radio = BusyRadio(fast)
+    async with running(database, radio, fast) as box:
+        await box.put(reply(Channel(2), "long ago"), Priority.CHANNEL)
+        await fast.sleep(60)
+        await box.put(reply(Channel(3), "just in time"), Priority.CHANNEL)
+        await box.put(reply(ANNA, "waits for it"), Priority.DIRECT)
+        await fast.sleep(90)
+        assert radio.texts == ["waits for it"]
+        radio.utilisation_percent = 10.0
+        await box.drained()
+        async with database.transaction() as db:
+            ends = [(progress.state, progress.reason) for progress in await rows.newest(db, 3)]
+    assert radio.texts == ["waits for it", "just in time"]
+    assert ends[0] == ("delivered", "")
+    assert ends[1] == ("handed over", "")
+    assert ends[2][0] == "expired"
+    assert ends[2][1].endswith("% busy")
+    assert any("not sent, too old to be worth saying" in record.getMessage() for record in caplog.records)

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from meshai.governor import Spending
 from meshai.memory.memory import Memory
 from meshai.messages import IncomingMessage, Node, Reply
 
@@ -22,6 +23,7 @@ class Status:
     """Messages answered since the start."""
     waiting: int
     """Packets waiting to be sent."""
+    airtime: Spending
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,14 @@ from meshai.messages import Reply
 
 async def run(request: Request) -> Reply:
     status = request.status()
+    airtime = status.airtime
     parts = [
         f"up {duration(status.uptime_s)}",
         status.modem,
         f"model {status.model}" if status.model else "no language model",
         f"{status.answered} answered",
         f"{status.waiting} packet{'' if status.waiting == 1 else 's'} waiting",
+        f"airtime {airtime.spent_s:.0f} of {airtime.budget_s:.0f} s this hour" if status.modem else "",
     ]
     return Reply(", ".join(filter(None, parts)))
 

@@ -3,10 +3,12 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 from meshai.airtime import Modem
-from meshai.messages import Delivery, IncomingMessage, Node, NodeNum, OutgoingPacket
+from meshai.messages import Address, Delivery, IncomingMessage, Node, NodeNum, OutgoingPacket
+
+EXTRA_HOPS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,10 @@ class OwnNode:
     channel_names: Mapping[int, str] | None = None
     """Enabled channels by index; the primary one often has an empty name."""
     firmware: str = ""
+
+    def hop_limit_to(self, address: Address) -> int:
+        """Two hops more than the question needed, as the firmware answers (`RoutingModule.cpp`), at most its own."""
+        return self.hop_limit if address.hops is None else min(address.hops + EXTRA_HOPS, self.hop_limit)
 
 
 class Radio(Protocol):

@@ -36,7 +36,6 @@ ACK_MARGIN_S: Final = 10.0
 BUSY_FACTOR: Final = 2
 ACK_WAIT_S: Final = 60.0
 """How long to wait for an ack when the modem is not known."""
-EXTRA_HOPS: Final = 2
 SILENT: Final = "the node no longer answers"
 
 
@@ -120,7 +119,7 @@ class HandOver:
                 raise RadioDisconnected(link.lost.result().reason)
 
     async def _write(self, link: Link, packet: OutgoingPacket, me: OwnNode) -> None:
-        sender, hop_limit = me.node.number, answer_hop_limit(packet.address.hops, me.hop_limit)
+        sender, hop_limit = me.node.number, me.hop_limit_to(packet.address)
         try:
             async with self._clock.timeout(WRITE_S):
                 await link.call(lambda transport: transport.send_text(packet, sender=sender, hop_limit=hop_limit))
@@ -175,11 +174,6 @@ class HandOver:
         await first(self._clock, within_s, *ends, *(() if sent.fate.done() else (sent.fate,)))
         sent.give_up()
         return Delivery(Fate.DELIVERED) if any(end.done() for end in ends) else sent.fate.result()
-
-
-def answer_hop_limit(hops: int | None, own: int) -> int:
-    """Two hops more than the question needed, as the firmware answers (`RoutingModule.cpp`), at most our node's own."""
-    return own if hops is None else min(hops + EXTRA_HOPS, own)
 
 
 async def first(clock: Clock, seconds: float, *futures: "asyncio.Future[Any]") -> None:

@@ -132,7 +132,8 @@ def node_from(node: object) -> Node | None:
     if not number or number == BROADCAST:
         return None
     user, position = _section(node, "user"), _section(node, "position")
-    battery = _section(node, "deviceMetrics").get("batteryLevel")
+    metrics = _section(node, "deviceMetrics")
+    battery = metrics.get("batteryLevel")
     long_name, short_name = clean_name(user.get("longName")), clean_name(user.get("shortName"))
     # The library invents a name after the id for a node it knows by number only.
     is_invented = user.get("hwModel") == "UNSET" and long_name == f"Meshtastic {node_id(number)[-4:]}"
@@ -145,6 +146,7 @@ def node_from(node: object) -> Node | None:
         last_heard=float(_whole(node, "lastHeard")) or None,
         # 101 means powered from outside.
         battery_percent=min(battery, 100) if _is_whole(battery) and battery >= 0 else None,
+        channel_utilisation_percent=_real(metrics, "channelUtilization"),
         latitude=_real(position, "latitude", most=90.0),
         longitude=_real(position, "longitude", most=180.0),
         public_key=_key(user),

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, Self
 
 from meshtastic.protobuf import config_pb2, mesh_pb2
 
-from meshai.airtime import PRESETS, Modem
+from meshai.airtime import DUTY_CYCLE_PERCENT, PRESETS, Modem
 from meshai.clock import Clock
 from meshai.messages import NodeNum
 from meshai.sim.channel import Channel
@@ -34,8 +34,6 @@ RELAY_SLOTS: Final = 16
 """A relay lets those with something of their own go first (firmware `RadioInterface.cpp`)."""
 RELAY_CONTENTION: Final = 5
 """Exponent of the contention window of a relay that heard the packet neither very well nor very badly."""
-DUTY_CYCLE_PERCENT: Final = {"EU_433": 10.0, "EU_868": 10.0, "TH": 10.0, "UA_433": 10.0, "UA_868": 1.0}
-"""Share of an hour a node may transmit; all other regions have no limit (firmware `RadioInterface.cpp`)."""
 WIDE_KHZ: Final = {125: 406.25, 250: 812.5, 500: 1625.0}
 """What the presets' bandwidths become in region LORA_24 (firmware `MeshRadio.h`)."""
 

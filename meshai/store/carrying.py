@@ -19,10 +19,14 @@ NUMBERED: Final = ("heard", "outbox")
 
 
 async def seed(source: aiosqlite.Connection, stand_in: aiosqlite.Connection) -> None:
-    """Copy what is owed into an empty stand-in: questions without an answer, packets to send, what "more" would say."""
+    """Copy what is owed into an empty stand-in: questions without an answer, packets to send, what "more" would say.
+
+    Beside it the airtime spent, which limits what may be sent.
+    """
     await _copy(source, stand_in, "heard", where="message IS NOT NULL")
     await _copy(source, stand_in, "outbox")
     await _copy(source, stand_in, "rests")
+    await _copy(source, stand_in, "airtime")
     # An answer is only remembered beside its question.
     await _copy(source, stand_in, "turns", where="exchange IN (SELECT id FROM heard WHERE message IS NOT NULL)")
     await _raise_numbers(stand_in, await _numbers(source))
@@ -45,6 +49,7 @@ async def bring_back(stand_in: aiosqlite.Connection, file: aiosqlite.Connection,
     await _copy(stand_in, file, "heard")
     await _copy(stand_in, file, "outbox")
     await _copy(stand_in, file, "rests")
+    await _copy(stand_in, file, "airtime")
     await _copy(stand_in, file, "turns", without={"id"})
     await _raise_numbers(file, await _numbers(stand_in))
 

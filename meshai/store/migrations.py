@@ -73,6 +73,25 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         """,
         "ALTER TABLE outbox ADD COLUMN hops INTEGER",  # relays the question took; NULL when not known
     ),
+    (
+        # 3: what became of each packet, which go first, and the airtime spent
+        "ALTER TABLE outbox ADD COLUMN priority INTEGER NOT NULL DEFAULT 1",
+        "ALTER TABLE outbox ADD COLUMN state TEXT NOT NULL DEFAULT 'waiting'",  # or a messages.Fate
+        "ALTER TABLE outbox ADD COLUMN reason TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE outbox ADD COLUMN tries INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE outbox ADD COLUMN changed_at REAL NOT NULL DEFAULT 0",
+        "ALTER TABLE outbox ADD COLUMN is_settled INTEGER NOT NULL DEFAULT 0",  # nothing more will be done about it
+        "UPDATE outbox SET state = 'handed over' WHERE handed_over",
+        "ALTER TABLE outbox DROP COLUMN handed_over",
+        "CREATE INDEX outbox_owed ON outbox (id) WHERE NOT is_settled",
+        """
+        CREATE TABLE airtime (
+            minute  INTEGER PRIMARY KEY,                  -- minutes of Unix time
+            spent_s REAL    NOT NULL,                     -- seconds of the air our packets took in it
+            packets INTEGER NOT NULL
+        )
+        """,
+    ),
 )
 
 

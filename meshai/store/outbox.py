@@ -1,30 +1,55 @@
-"""SQL for packets that wait to be sent. A row goes when its packet is settled, one way or the other."""
+"""SQL for packets on their way: waiting, handed over, and what became of the newest ones.
+
+A packet's state is one of `messages.Fate`, or `WAITING`. Its text goes when it is settled: then only the fate is kept.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import aiosqlite
 
-from meshai.messages import Address, OutgoingPacket
+from meshai.messages import Address, Conversation, Delivery, Fate, OutgoingPacket, Priority
 from meshai.store.conversations import conversation, key
+
+WAITING: Final = "waiting"
+MOST_SETTLED: Final = 200
+"""Packets whose fate is kept for people to look at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A stored packet: its row, the exchange it belongs to, and when it was queued (Unix seconds)."""
+    """A stored packet: its row, the exchange it belongs to, when it was queued (Unix seconds), its priority."""
 
     row: int
     exchange: int
     packet: OutgoingPacket
     queued_at: float
+    priority: Priority
 
 
-async def add(db: aiosqlite.Connection, exchange: int, packets: Iterable[OutgoingPacket], queued_at: float) -> None:
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where one packet is: its state, since when (Unix seconds), and after how many tries."""
+
+    exchange: int
+    destination: Conversation
+    part: int
+    parts: int
+    state: str
+    reason: str
+    tries: int
+    changed_at: float
+
+
+async def add(
+    db: aiosqlite.Connection, exchange: int, packets: Iterable[OutgoingPacket], now: float, priority: Priority
+) -> None:
     for packet in packets:
         address = packet.address
         await db.execute(
             "INSERT INTO outbox (exchange, kind, number, channel, reply_to, limit_bytes, text, part, parts, packet_id,"
-            " queued_at, hops) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " queued_at, changed_at, hops, priority) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 exchange,
                 *key(address.destination),
@@ -35,53 +60,101 @@ async def add(db: aiosqlite.Connection, exchange: int, packets: Iterable[Outgoin
                 packet.part,
                 packet.parts,
                 packet.packet_id,
-                queued_at,
+                now,
+                now,
                 address.hops,
+                priority,
             ),
         )
 
 
 async def waiting(db: aiosqlite.Connection, *, after: int) -> Sequence[Waiting]:
     """The packets not handed over in rows above `after`, in the order they were queued."""
-    async with db.execute("SELECT * FROM outbox WHERE id > ? AND NOT handed_over ORDER BY id", (after,)) as cursor:
+    query = "SELECT * FROM outbox WHERE id > ? AND NOT is_settled AND state = ? ORDER BY id"
+    async with db.execute(query, (after, WAITING)) as cursor:
         return [_waiting(row) for row in await cursor.fetchall()]
 
 
-async def hand_over(db: aiosqlite.Connection, row: int) -> None:
-    """Note that the node has this packet: from here on it is never sent again."""
-    await db.execute("UPDATE outbox SET handed_over = 1 WHERE id = ?", (row,))
+async def hand_over(db: aiosqlite.Connection, row: int, now: float) -> None:
+    """Note that the node has this packet: from here on it is never sent again with its id."""
+    await db.execute(
+        "UPDATE outbox SET state = ?, tries = tries + 1, changed_at = ? WHERE id = ?", (Fate.HANDED_OVER, now, row)
+    )
 
 
-async def remove_handed_over(db: aiosqlite.Connection) -> int:
-    """Drop the packets whose fate the last process did not live to learn; returns how many."""
-    async with db.execute("DELETE FROM outbox WHERE handed_over") as cursor:
+async def settle_handed_over(db: aiosqlite.Connection, now: float) -> int:
+    """Leave the packets whose fate the last process did not live to learn at that; returns how many."""
+    async with db.execute(
+        "UPDATE outbox SET is_settled = 1, text = '', reason = 'the program ended', changed_at = ?"
+        " WHERE NOT is_settled AND state <> ?",
+        (now, WAITING),
+    ) as cursor:
         return cursor.rowcount
 
 
-async def renew(db: aiosqlite.Connection, row: int, packet_id: int) -> None:
+async def renew(db: aiosqlite.Connection, row: int, packet_id: int, now: float) -> None:
     """A new try of a packet: it waits again, with another id."""
-    await db.execute("UPDATE outbox SET handed_over = 0, packet_id = ? WHERE id = ?", (packet_id, row))
+    await db.execute(
+        "UPDATE outbox SET state = ?, packet_id = ?, changed_at = ? WHERE id = ?", (WAITING, packet_id, now, row)
+    )
 
 
-async def remove(db: aiosqlite.Connection, row: int) -> None:
-    await db.execute("DELETE FROM outbox WHERE id = ?", (row,))
+async def settle(db: aiosqlite.Connection, row: int, delivery: Delivery, now: float) -> None:
+    """Note how a packet ended, and forget the oldest ends."""
+    await db.execute(
+        "UPDATE outbox SET is_settled = 1, text = '', state = ?, reason = ?, changed_at = ? WHERE id = ?",
+        (delivery.fate, delivery.reason, now, row),
+    )
+    await db.execute(
+        "DELETE FROM outbox WHERE is_settled AND id <= (SELECT id FROM outbox WHERE is_settled"
+        " ORDER BY id DESC LIMIT 1 OFFSET ?)",
+        (MOST_SETTLED,),
+    )
 
 
-async def remove_exchange(db: aiosqlite.Connection, exchange: int) -> int:
-    """Drop what is left of a reply; returns how many packets."""
-    async with db.execute("DELETE FROM outbox WHERE exchange = ?", (exchange,)) as cursor:
-        return cursor.rowcount
+async def settle_exchange(db: aiosqlite.Connection, exchange: int, delivery: Delivery, now: float) -> int:
+    """Leave what is left of a reply unsent; returns how many packets."""
+    query = "SELECT id FROM outbox WHERE exchange = ? AND NOT is_settled"
+    async with db.execute(query, (exchange,)) as cursor:
+        left = [int(row["id"]) for row in await cursor.fetchall()]
+    for row in left:
+        await settle(db, row, delivery, now)
+    return len(left)
+
+
+async def remove_exchange(db: aiosqlite.Connection, exchange: int) -> None:
+    """Forget what is left of a reply, which other packets replace."""
+    await db.execute("DELETE FROM outbox WHERE exchange = ? AND NOT is_settled", (exchange,))
 
 
 async def clear(db: aiosqlite.Connection) -> None:
     """Drop every packet that waits."""
-    await db.execute("DELETE FROM outbox")
+    await db.execute("DELETE FROM outbox WHERE NOT is_settled")
 
 
 async def count(db: aiosqlite.Connection) -> int:
-    async with db.execute("SELECT count(*) FROM outbox") as cursor:
+    """Packets that are not settled."""
+    async with db.execute("SELECT count(*) FROM outbox WHERE NOT is_settled") as cursor:
         row = await cursor.fetchone()
     return int(row[0]) if row else 0
+
+
+async def newest(db: aiosqlite.Connection, most: int) -> Sequence[Progress]:
+    """The packets queued last, the newest first."""
+    async with db.execute("SELECT * FROM outbox ORDER BY id DESC LIMIT ?", (most,)) as cursor:
+        return [
+            Progress(
+                row["exchange"],
+                conversation(row["kind"], row["number"]),
+                row["part"],
+                row["parts"],
+                row["state"],
+                row["reason"],
+                row["tries"],
+                row["changed_at"],
+            )
+            for row in await cursor.fetchall()
+        ]
 
 
 def _waiting(row: aiosqlite.Row) -> Waiting:
@@ -89,4 +162,4 @@ def _waiting(row: aiosqlite.Row) -> Waiting:
         conversation(row["kind"], row["number"]), row["limit_bytes"], row["reply_to"], row["channel"], row["hops"]
     )
     packet = OutgoingPacket(address, row["text"], row["part"], row["parts"], row["packet_id"])
-    return Waiting(row["id"], row["exchange"], packet, row["queued_at"])
+    return Waiting(row["id"], row["exchange"], packet, row["queued_at"], Priority(row["priority"]))

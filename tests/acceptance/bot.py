@@ -14,7 +14,7 @@ from pathlib import Path
 
 from meshai import app
 from meshai.clock import ScaledClock
-from meshai.config import Config, ModelSettings, RadioSettings, ReplySettings, StorageSettings
+from meshai.config import AirtimeSettings, Config, ModelSettings, RadioSettings, ReplySettings, StorageSettings
 from meshai.notify import Notifier
 from tests.model.serving import Answer, Asked, HttpServer, completion
 
@@ -24,6 +24,8 @@ def config(*, node_port: int, model_url: str, folder: Path, timeout_s: float = 6
         radio=RadioSettings(address=f"tcp:127.0.0.1:{node_port}"),
         model=ModelSettings(base_url=model_url, name="echo", timeout_s=timeout_s),
         replies=ReplySettings(max_packets=3),
+        # Far more is asked here in an hour than people ask.
+        airtime=AirtimeSettings(share_percent=50, answers_per_node_hour=1000, answers_per_hour=10_000),
         storage=StorageSettings(path=folder / "meshai.db"),
     )
 

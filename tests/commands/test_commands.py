@@ -7,6 +7,7 @@ from meshai.commands.base import Request, Status
 from meshai.commands.ping import signal
 from meshai.commands.status import duration
 from meshai.errors import CommandError
+from meshai.governor import Spending
 from meshai.memory.memory import Memory
 from meshai.messages import Direct, IncomingMessage, Node, TextLimits, Turn
 from meshai.registry import Registry
@@ -36,7 +37,7 @@ def message(**fields: object) -> IncomingMessage:
 
 def request(registry: Registry, memory: Memory, text: str, *, asker: Node | None = None, **fields: object) -> Request:
     _, _, argument = text.partition(" ")
-    status = Status(93_784, "connected", "EU_868 LONG_FAST", "qwen", 12, 3)
+    status = Status(93_784, "connected", "EU_868 LONG_FAST", "qwen", 12, 3, Spending(12.4, 72.0, None))
     return Request(message(**fields), argument, asker or Node(ANNA, "Anna"), memory, lambda: status, registry.commands)
 
 
@@ -82,7 +83,7 @@ def test_ping_tells_only_what_the_packet_said(fields: dict[str, object], text: s
 async def test_status(registry: Registry, memory: Memory) -> None:
     assert (
         await run(registry, request(registry, memory, "!status"), "status")
-        == "up 1 d 2 h, EU_868 LONG_FAST, model qwen, 12 answered, 3 packets waiting"
+        == "up 1 d 2 h, EU_868 LONG_FAST, model qwen, 12 answered, 3 packets waiting, airtime 12 of 72 s this hour"
     )
 
 

@@ -17,7 +17,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from meshai.errors import StoreError
-from meshai.messages import Address, Channel, Direct, IncomingMessage, OutgoingPacket, TextLimits, Turn
+from meshai.messages import Address, Channel, Direct, IncomingMessage, OutgoingPacket, Priority, TextLimits, Turn
 from meshai.store import heard, life, migrations, outbox, turns
 from meshai.store.aside import KEPT, set_aside
 from meshai.store.database import Database, again_if_replaced, alone, open_database
@@ -42,7 +42,9 @@ async def use(database: Database, packet_id: int) -> int | None:
         turn = Turn(Direct(ANNA), f"text {packet_id}", ANNA, is_ours=False, at=5.0)
         await turns.add_question(db, number, turn, packet_id=packet_id, public_key=b"\x01")
         await turns.add_answer(db, number, Turn(Direct(ANNA), "answer", 7, is_ours=True, at=6.0), packet_id=1)
-        await outbox.add(db, number, [OutgoingPacket(Address(Channel(3), 160, None, 3), "out", 1, 1, 12)], 77.5)
+        await outbox.add(
+            db, number, [OutgoingPacket(Address(Channel(3), 160, None, 3), "out", 1, 1, 12)], 77.5, Priority.CHANNEL
+        )
         await life.listening(db, 9.0)
         if packet_id % 3 == 0:
             await heard.settle(db, number)
@@ -162,7 +164,7 @@ async def test_what_is_no_database_is_set_aside_whole(
     [
         "DROP TABLE turns",
         "DROP INDEX heard_once",
-        "ALTER TABLE outbox DROP COLUMN handed_over",
+        "ALTER TABLE outbox DROP COLUMN tries",
         "PRAGMA user_version = 0",
         "PRAGMA user_version = 70000",
         "PRAGMA user_version = -3",

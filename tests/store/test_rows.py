@@ -1,7 +1,18 @@
 """The rows of inbox, turns, outbox and life: what goes in comes out, once, in order."""
 
-from meshai.messages import Address, Channel, Direct, IncomingMessage, OutgoingPacket, TextLimits, Turn
-from meshai.store import heard, life, outbox, turns
+from meshai.messages import (
+    Address,
+    Channel,
+    Delivery,
+    Direct,
+    Fate,
+    IncomingMessage,
+    OutgoingPacket,
+    Priority,
+    TextLimits,
+    Turn,
+)
+from meshai.store import airtime, heard, life, outbox, turns
 from meshai.store.database import Database
 
 ANNA, BEN = 0xA11A, 0xBE17
@@ -100,16 +111,50 @@ async def test_packets_come_back_as_they_were_queued_until_handed_over(database:
         OutgoingPacket(Address(Channel(3), 160, None, 3), "b", 2, 2, 12),
     ]
     async with database.transaction() as db:
-        await outbox.add(db, 4, packets, 77.5)
+        await outbox.add(db, 4, packets, 77.5, Priority.COMMAND)
         first, second = await outbox.waiting(db, after=0)
         assert [first.packet, second.packet] == packets
-        assert (first.exchange, first.queued_at) == (4, 77.5)
+        assert (first.exchange, first.queued_at, first.priority) == (4, 77.5, Priority.COMMAND)
         assert await outbox.waiting(db, after=first.row) == [second]
-        await outbox.hand_over(db, first.row)
+        await outbox.hand_over(db, first.row, 78.0)
         assert await outbox.waiting(db, after=0) == [second]
-        assert await outbox.remove_handed_over(db) == 1
-        assert await outbox.remove_exchange(db, 4) == 1
+        assert await outbox.settle_handed_over(db, 79.0) == 1
+        assert await outbox.settle_exchange(db, 4, Delivery(Fate.EXPIRED, "too old"), 80.0) == 1
         assert await outbox.waiting(db, after=0) == []
+        assert await outbox.count(db) == 0
+
+
+async def test_what_became_of_the_newest_packets_is_kept_without_their_texts(database: Database) -> None:
+    async with database.transaction() as db:
+        for number in range(1, outbox.MOST_SETTLED + 3):
+            packet = OutgoingPacket(Address(Direct(ANNA), 200), f"text {number}", 1, 1, number)
+            await outbox.add(db, number, [packet], float(number), Priority.DIRECT)
+            (waiting,) = await outbox.waiting(db, after=0)
+            await outbox.hand_over(db, waiting.row, number + 0.25)
+            await outbox.renew(db, waiting.row, packet_id=1000 + number, now=number + 0.5)
+            await outbox.hand_over(db, waiting.row, number + 0.75)
+            await outbox.settle(db, waiting.row, Delivery(Fate.FAILED, "MAX_RETRANSMIT"), number + 1.0)
+        newest = await outbox.newest(db, 1000)
+        async with db.execute("SELECT DISTINCT text FROM outbox") as cursor:
+            assert [row["text"] for row in await cursor.fetchall()] == [""]
+    assert [progress.exchange for progress in newest] == list(range(outbox.MOST_SETTLED + 2, 2, -1))
+    assert newest[0] == outbox.Progress(
+        outbox.MOST_SETTLED + 2, Direct(ANNA), 1, 1, "failed", "MAX_RETRANSMIT", 2, outbox.MOST_SETTLED + 3.0
+    )
+
+
+async def test_airtime_is_added_up_by_the_minute_for_a_day(database: Database) -> None:
+    day = 86_400 * 20_000
+    async with database.transaction() as db:
+        for at, spent_s in ((day, 1.5), (day + 59, 0.5), (day + 60, 2.0)):
+            await airtime.add(db, at, spent_s)
+        await airtime.add(db, day + 61, 4.0, packets=0)
+        assert await airtime.since(db, day + 30) == [(day, 2.0, 2), (day + 60, 6.0, 1)]
+        assert await airtime.since(db, day + 60) == [(day + 60, 6.0, 1)]
+        await airtime.add(db, day + 26 * 3600, 1.0)
+        assert await airtime.since(db, 0) == [(day + 26 * 3600, 1.0, 1)]
+        await airtime.add(db, day, 1.0)
+        assert await airtime.since(db, 0) == [(day, 1.0, 1)]
 
 
 async def test_life_remembers_the_last_time(database: Database) -> None:
