@@ -189,6 +189,8 @@ async def _listen(
     stopping = asyncio.create_task(stop.wait(), name="stop signal")
     try:
         await asyncio.wait({listening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            parts.database.hurry()
         parts.radio.stop()
         if not parts.radio.is_connected:
             listening.cancel()

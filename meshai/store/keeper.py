@@ -31,6 +31,10 @@ from meshai.store.database import BUSY_TIMEOUT_MS, Database, alone, connect, in_
 
 log = logging.getLogger(__name__)
 
+LOCK_LOOK_MS: Final = 100
+"""How long SQLite waits for a lock at a time, while the file is in use."""
+LAST_LOOK_MS: Final = 1000
+"""How long a lock is waited for at the end: what is not in the file then is lost."""
 LOOK_EVERY_S: Final = 30.0
 SAY_EVERY_S: Final = 3600.0
 
@@ -132,7 +136,7 @@ class _Keeper(Database):
 
     async def close(self) -> None:
         if self.is_stand_in and self._said_at is not None:
-            await self._try_again()
+            await self._try_again(LAST_LOOK_MS)
         await self._close_retired()
         await _close(self._connection)
         await self._lock_file.aclose()
@@ -186,11 +190,10 @@ class _Keeper(Database):
 
     # The way back
 
-    async def _try_again(self) -> None:
+    async def _try_again(self, busy_timeout_ms: int = 0) -> None:
         await self._close_retired()
         try:
-            # A moment later will do; the stop must not wait for this.
-            await self._return(busy_timeout_ms=0)
+            await self._return(busy_timeout_ms=busy_timeout_ms)
         except (sqlite3.Error, OSError, StoreError) as error:
             self._say(error)
             async with self._lock:
@@ -211,7 +214,7 @@ class _Keeper(Database):
             await _close(file)
             raise
         await _close(stand_in)
-        await file.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+        await file.execute(f"PRAGMA busy_timeout = {LOCK_LOOK_MS}")
         if self._is_back_to_say:
             self._is_back_to_say = False
             log.warning("the database %s is in use again", self.path)

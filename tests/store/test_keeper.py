@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,7 +21,7 @@ from meshai.errors import StoreError
 from meshai.messages import Address, Channel, Direct, IncomingMessage, OutgoingPacket, Priority, TextLimits, Turn
 from meshai.store import heard, life, migrations, outbox, turns
 from meshai.store.aside import KEPT, set_aside
-from meshai.store.database import Database, again_if_replaced, alone, open_database
+from meshai.store.database import BUSY_TIMEOUT_MS, Database, again_if_replaced, alone, open_database
 from meshai.store.keeper import kept_database
 from meshai.testing import ManualClock
 from tests.store.trouble import locked, small_disk
@@ -291,6 +292,39 @@ async def test_a_stop_during_a_lock_takes_seconds_only(tmp_path: Path, clock: Ma
             assert tasks[0].result() == 2
     # The lock of this test was given up before the end: what was noted meanwhile has come into the file.
     assert time.monotonic() - began < 30
+    raw = sqlite3.connect(path)
+    assert raw.execute("SELECT packet_id FROM heard ORDER BY id").fetchall() == [(1,), (2,)]
+    raw.close()
+
+
+async def test_in_a_hurry_nobody_waits_for_a_lock(tmp_path: Path, clock: ManualClock) -> None:
+    path = tmp_path / "meshai.db"
+    async with kept_database(path, clock=clock) as database:
+        await use(database, 1)
+        async with locked(path):
+            waiting = asyncio.create_task(use(database, 2))
+            await asyncio.sleep(0.1)
+            database.hurry()
+            assert await asyncio.wait_for(waiting, BUSY_TIMEOUT_MS / 1000 / 2) == 2
+
+
+async def test_what_a_lock_kept_out_of_the_file_is_saved_when_it_is_let_go_in_the_last_moment(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    path = tmp_path / "meshai.db"
+    async with AsyncExitStack() as lock:
+
+        async def let_go() -> None:
+            await asyncio.sleep(0.2)
+            await lock.aclose()
+
+        async with kept_database(path, clock=clock) as database:
+            await use(database, 1)
+            await lock.enter_async_context(locked(path))
+            await use(database, 2)
+            assert database.is_stand_in
+            letting_go = asyncio.create_task(let_go())
+        await letting_go
     raw = sqlite3.connect(path)
     assert raw.execute("SELECT packet_id FROM heard ORDER BY id").fetchall() == [(1,), (2,)]
     raw.close()
