@@ -100,6 +100,7 @@ async def built(
             radio=radio.state,
             modem=f"{me.region} {me.preset}".strip() if me is not None else "",
             model=model.name if model is not None else "",
+            model_trouble=model.trouble if model is not None else "",
             answered=responder.answered,
             waiting=outbox.waiting,
             airtime=governor.spending,

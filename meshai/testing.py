@@ -204,6 +204,7 @@ class ScriptedModel:
     """A model that answers by a function of the request, and keeps the requests."""
 
     name = "scripted"
+    trouble = ""
     context_tokens = 2048
     at_once = 8
 

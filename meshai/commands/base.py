@@ -19,6 +19,8 @@ class Status:
     """Region and preset, or empty before the first connect."""
     model: str
     """The model's name, or empty when there is none."""
+    model_trouble: str
+    """Why the model cannot answer now; empty when it can."""
     answered: int
     """Messages answered since the start."""
     waiting: int

@@ -1,6 +1,6 @@
 """!status: is the bot well."""
 
-from meshai.commands.base import Command, Request
+from meshai.commands.base import Command, Request, Status
 from meshai.messages import Reply
 
 
@@ -10,12 +10,18 @@ async def run(request: Request) -> Reply:
     parts = [
         f"up {duration(status.uptime_s)}",
         status.modem,
-        f"model {status.model}" if status.model else "no language model",
+        _model(status),
         f"{status.answered} answered",
         f"{status.waiting} packet{'' if status.waiting == 1 else 's'} waiting",
         f"airtime {airtime.spent_s:.0f} of {airtime.budget_s:.0f} s this hour" if status.modem else "",
     ]
     return Reply(", ".join(filter(None, parts)))
+
+
+def _model(status: Status) -> str:
+    if status.model_trouble:
+        return f"model out of order: {status.model_trouble}"
+    return f"model {status.model}" if status.model else "no language model"
 
 
 def duration(seconds: float) -> str:

@@ -30,6 +30,11 @@ class LanguageModel(Protocol):
         ...
 
     @property
+    def trouble(self) -> str:
+        """Why it cannot answer now, as far as it knows, in a few words for anybody; empty when it can."""
+        ...
+
+    @property
     def at_once(self) -> int:
         """How many questions it works on at one time; more would only wait in it, and run out of time there."""
         ...

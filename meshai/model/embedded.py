@@ -8,6 +8,7 @@ What only the operator can mend (no weights, no memory, no engine) is told at on
 import asyncio
 import json
 import logging
+import re
 import secrets
 import signal
 import sys
@@ -79,6 +80,11 @@ class EmbeddedModel:
             return self._settings.embedded
         best = choose(self._memory(), self._catalogue)
         return best.name if best else "no embedded model fits"
+
+    @property
+    def trouble(self) -> str:
+        # Without the remedy, and without what a process said at its end, which may be about anything.
+        return re.split("; | \\(", self._trouble)[0]
 
     @property
     def at_once(self) -> int:

@@ -62,10 +62,16 @@ class OpenAIModel:
         self._temperature = temperature
         self._limit_name = "max_tokens"
         self._opening: asyncio.Task[AsyncOpenAI] | None = None
+        self._is_silent = False
+        """It gave no answer to the last question."""
 
     @property
     def name(self) -> str:
         return self._server.model
+
+    @property
+    def trouble(self) -> str:
+        return f"{self.name} gave no answer last time" if self._is_silent else ""
 
     @property
     def at_once(self) -> int:
@@ -102,17 +108,20 @@ class OpenAIModel:
                 while True:
                     outcome = await self._ask(messages, max_tokens)
                     if isinstance(outcome, Completion):
+                        self._is_silent = False
                         return outcome
                     failure = outcome
                     wait_s = pause_s if failure.retry_after_s is None else failure.retry_after_s
                     is_in_time = self._clock.monotonic() + wait_s < deadline
                     if not (failure.is_passing and retries_left and is_in_time):
+                        self._is_silent = isinstance(failure.error, ModelUnavailable)
                         raise failure.error
                     log.debug("asking again in %.1f s: %s", wait_s, failure.error)
                     await self._clock.sleep(wait_s)
                     retries_left -= 1
                     pause_s *= 2
         except TimeoutError:
+            self._is_silent = True
             late = f"{self._server}, model {self._server.model!r}: no answer within {timeout_s:g} s"
             before = f"before that: {failure.error}" if failure else "raise model.timeout_s or choose a smaller model"
             raise ModelTimeout(f"{late}; {before}") from None

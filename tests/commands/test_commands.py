@@ -1,5 +1,7 @@
 """Commands: each example runs, each answer fits one packet, nothing of the air's text harms them."""
 
+from dataclasses import replace
+
 import pytest
 
 from meshai import builtin
@@ -37,7 +39,7 @@ def message(**fields: object) -> IncomingMessage:
 
 def request(registry: Registry, memory: Memory, text: str, *, asker: Node | None = None, **fields: object) -> Request:
     _, _, argument = text.partition(" ")
-    status = Status(93_784, "connected", "EU_868 LONG_FAST", "qwen", 12, 3, Spending(12.4, 72.0, None))
+    status = Status(93_784, "connected", "EU_868 LONG_FAST", "qwen", "", 12, 3, Spending(12.4, 72.0, None))
     return Request(message(**fields), argument, asker or Node(ANNA, "Anna"), memory, lambda: status, registry.commands)
 
 
@@ -85,6 +87,15 @@ async def test_status(registry: Registry, memory: Memory) -> None:
         await run(registry, request(registry, memory, "!status"), "status")
         == "up 1 d 2 h, EU_868 LONG_FAST, model qwen, 12 answered, 3 packets waiting, airtime 12 of 72 s this hour"
     )
+
+
+async def test_status_names_no_model_that_does_not_work(registry: Registry, memory: Memory) -> None:
+    asked = request(registry, memory, "!status")
+    status = replace(asked.status(), model_trouble="the weights of qwen are missing")
+    text = await run(registry, replace(asked, status=lambda: status), "status")
+    assert ", model out of order: the weights of qwen are missing, 12 answered" in text
+    text = await run(registry, replace(asked, status=lambda: replace(status, model="", model_trouble="")), "status")
+    assert ", no language model, 12 answered" in text
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ async def test_it_answers_with_text_and_says_who_it_is(opened: Opening) -> None:
         assert isinstance(answer, Completion)
         assert answer.text
         assert model.name
+        assert model.trouble == ""
         assert model.context_tokens >= 512
 
 

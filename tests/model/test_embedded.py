@@ -124,11 +124,13 @@ async def test_missing_weights_are_told_and_found_when_they_come(tmp_path: Path)
             ModelUnavailable, match=r"the weights of small are missing; run `meshai model fetch small --models /"
         ):
             await ask(model)
+        assert model.trouble == "the weights of small are missing"
         (tmp_path / SMALL.file).write_bytes(CONTENT)
         async with asyncio.timeout(20):
             while True:
                 try:
                     assert (await ask(model))["name"] == "small"
+                    assert model.trouble == ""
                     break
                 except ModelUnavailable:
                     await asyncio.sleep(0.01)
@@ -180,6 +182,7 @@ async def test_a_process_that_cannot_start_is_told_with_its_last_words(
     async with model_in(folder, "dies") as model:
         with pytest.raises(ModelUnavailable) as caught:
             await ask(model)
+        assert model.trouble == "the process of small ended: exit code 3"
     told = "the process of small ended: exit code 3 (GGML_ASSERT(ctx) failed [0m)"
     assert str(caught.value) == told
     assert [record.getMessage() for record in caplog.records] == [f"no embedded model: {told}"]

@@ -5,6 +5,7 @@ import ssl
 import subprocess
 import sys
 import traceback
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -182,6 +183,34 @@ async def test_a_passing_fault_is_tried_again(status: int) -> None:
     async with HttpServer.answering(Answer("busy", status), Answer("busy", status), completion("Now.")) as server:
         assert (await ask(f"{server.url}/v1")).text == "Now."
     assert len(server.asked) == 3
+
+
+async def test_it_says_of_itself_whether_it_answered_last_time() -> None:
+    async with (
+        HttpServer.answering(completion(), Answer("", 401), Answer(completion(None)), Answer("", 401)) as server,
+        OpenAIModel(settings(f"{server.url}/v1", name="some"), clock=ScaledClock(20)) as model,
+    ):
+        said = [model.trouble]
+        for _ in range(4):
+            with suppress(ModelError):
+                await model.complete(QUESTION, max_tokens=50)
+            said.append(model.trouble)
+    silent = "some gave no answer last time"
+    assert said == ["", "", silent, "", silent]
+
+
+async def test_silence_is_no_answer_either() -> None:
+    async def handler(asked: Asked, writer: asyncio.StreamWriter) -> Answer:
+        await asyncio.sleep(3600)
+        return Answer("")
+
+    async with (
+        HttpServer(handler) as server,
+        OpenAIModel(settings(f"{server.url}/v1", timeout_s=10), clock=ScaledClock(20)) as model,
+    ):
+        with pytest.raises(ModelTimeout):
+            await model.complete(QUESTION, max_tokens=50)
+        assert model.trouble.endswith("gave no answer last time")
 
 
 async def test_tries_are_bounded() -> None:
