@@ -70,6 +70,18 @@ class HandOver:
     """Empty when it was accepted; else a routing error's name or one of the client API's reasons."""
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A packet the node gave to a client. It does so once, whether or not the client lives to read it."""
+
+    at: float
+    """When its bytes were written to the link, in Unix seconds of the mesh's clock."""
+    sender: NodeNum
+    packet_id: int
+    port: int
+    """-1 when the node could not decrypt it."""
+
+
 class Firmware(RadioStation):
     """Our node, which talks to a client."""
 
@@ -87,6 +99,8 @@ class Firmware(RadioStation):
         """True: the nak for a text sent too soon reaches the client even if it left `from` unset."""
         self.handed_over: list[HandOver] = Record(air.keep_last)
         """Every packet the client ever handed over."""
+        self.given: list[Given] = Record(air.keep_last)
+        """Every packet ever given to a client."""
         self.boots = 1
         self.repeat_share = 0.0
         """Share of texts that reach the client twice, the second time as a relay sent it (fw#8149)."""
@@ -117,6 +131,11 @@ class Firmware(RadioStation):
         """Remember that the client handed over a packet."""
         data = packet.decoded
         self.handed_over.append(HandOver(at, packet.id, packet.to, packet.channel, data.portnum, data.payload, refusal))
+
+    def note_given(self, packet: mesh_pb2.MeshPacket) -> None:
+        """Remember that a packet has left for the client."""
+        port = packet.decoded.portnum if packet.HasField("decoded") else -1
+        self.given.append(Given(self.air.clock.now(), sender_of(packet), packet.id, port))
 
     def send(self, packet: mesh_pb2.MeshPacket, at: float) -> None:
         """Take a packet that arrived `at` and that the client API has accepted."""

@@ -220,7 +220,7 @@ class Connection:
         while not self._is_silent() and (message := self._phone.next()) is not None:
             if self._phone.is_downloading:
                 await self._hold_back(message)
-            await self._send(frame(message.SerializeToString()))
+            await self._send(frame(message.SerializeToString()), message)
             if noise := self._conditions().noise:
                 await self._send(self._rng.choice(noise))
 
@@ -230,12 +230,14 @@ class Connection:
         while message.HasField("config_complete_id") and not self._conditions().completes_config:
             await self._clock.sleep(RECHECK_S)
 
-    async def _send(self, wire: bytes) -> None:
+    async def _send(self, wire: bytes, message: mesh_pb2.FromRadio | None = None) -> None:
         await self._thawed.wait()
         rate = self._conditions().bytes_per_s
         if rate is not None:
             await self._clock.sleep(len(wire) / rate)
         self._writer.write(wire)
+        if message is not None:
+            self._phone.given(message)
         await self._writer.drain()
 
     async def _await_client(self) -> None:

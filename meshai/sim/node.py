@@ -6,7 +6,7 @@ from typing import Final
 from meshai.messages import NodeNum
 from meshai.sim.air import Air
 from meshai.sim.faults import DEFAULT_S, LinkFault, inflict
-from meshai.sim.firmware import Firmware, HandOver
+from meshai.sim.firmware import Firmware, Given, HandOver
 from meshai.sim.identity import Identity, NodeDatabase
 from meshai.sim.ports import Ports
 
@@ -51,6 +51,11 @@ class SimulatedNode:
     def handed_over(self) -> list[HandOver]:
         """Every packet a client ever handed over, with what became of it here."""
         return self.firmware.handed_over
+
+    @property
+    def given(self) -> list[Given]:
+        """Every packet this node ever gave to a client."""
+        return self.firmware.given
 
     async def listen_tcp(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Accept clients over TCP; returns the port."""

@@ -95,6 +95,11 @@ class Phone:
             return None
         return self._firmware.client.take()
 
+    def given(self, message: mesh_pb2.FromRadio) -> None:
+        """The link has written a message of `next`."""
+        if message.HasField("packet"):
+            self._firmware.note_given(message.packet)
+
     def _handle_packet(self, packet: mesh_pb2.MeshPacket, at: float) -> None:
         firmware = self._firmware
         if not _is_decodable(packet):

@@ -228,6 +228,10 @@ async def test_packets_wait_for_the_next_client_and_come_once(mesh: SimulatedMes
         await client.configure()
         await mesh.clock.sleep(5)
         assert client.texts() == []
+    texts = [one for one in node.given if one.port == TEXT]
+    assert [(one.sender, one.packet_id) for one in texts] == [(ann.number, packet_id) for packet_id in ids]
+    first, second = node.connects
+    assert all(first < one.at < second for one in texts)
 
 
 @pytest.mark.parametrize(("last", "kept"), [("text", [1, 2, 3]), ("node info", [0, 1, 2])])
