@@ -47,8 +47,8 @@ from meshai.store.database import Database, again_if_replaced
 
 log = logging.getLogger(__name__)
 
-MOST_TRIES: Final = 3
-"""Process starts at which a question is asked again; one that is there after more may be what kills the process."""
+MOST_REPEATS: Final = 5
+"""How often a question is begun again whose process ended meanwhile; one that is there after more may be the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,13 @@ class Exchange:
     decision: Command | Prompt
     refusal: str = ""
     """It is not answered, for the sake of the air, and this is said instead."""
-    is_given_up: bool = False
-    """It was in hand when the process ended, again and again: its sender is told so, and it is not tried again."""
+    repeats: int | None = None
+    """For one that the last process left: how often it was begun again already."""
+
+    @property
+    def is_given_up(self) -> bool:
+        """It was in hand when the process ended, again and again: its sender is told so, and it is not tried again."""
+        return self.repeats is not None and self.repeats >= MOST_REPEATS
 
 
 class Responder:
@@ -137,7 +142,7 @@ class Responder:
         """What the last process heard and did not answer, in order of arrival. Needs a connected radio."""
         owed: list[Exchange] = []
         async with self._database.transaction() as db:
-            for number, tries, message in await heard.unsettled(db):
+            for number, repeats, message in await heard.unsettled(db):
                 decision = self._route(message)
                 match decision:
                     case Ignore(reason):
@@ -145,7 +150,7 @@ class Responder:
                     case _ if self._clock.now() - message.heard_at > self._answer_within_s:
                         reason = "it was asked too long ago"
                     case Command() | Prompt():
-                        owed.append(Exchange(number, message, decision, is_given_up=tries >= MOST_TRIES))
+                        owed.append(Exchange(number, message, decision, repeats=repeats))
                         continue
                 await heard.settle(db, number)
                 log.warning(
@@ -169,9 +174,9 @@ class Responder:
             case Command("more") as command:
                 # Behind the answer it goes on with, which may still be written.
                 async with self._in_order(exchange.message.sender):
-                    await self._say(exchange, await self._run(command, exchange.message))
+                    await self._say(exchange, await self._run(exchange, command))
             case Command() as command:
-                await self._say(exchange, await self._run(command, exchange.message))
+                await self._say(exchange, await self._run(exchange, command))
             case Prompt(question):
                 async with self._in_order(exchange.message.sender):
                     await self._say(exchange, await self._ask(exchange, question))
@@ -215,7 +220,23 @@ class Responder:
             most=self._replies.max_packets,
         )
 
-    async def _run(self, command: Command, message: IncomingMessage) -> Reply:
+    async def _begin(self, exchange: Exchange) -> None:
+        """Note that one of the last process is begun again; waiting for its turn at a process's end is no guilt."""
+        if exchange.repeats is None:
+            return
+        try:
+            await self._note_repeat(exchange.number, exchange.repeats + 1)
+        except StoreError as error:
+            log.error("cannot note that a question is asked again: %s", error)
+
+    @again_if_replaced
+    async def _note_repeat(self, number: int, repeats: int) -> None:
+        async with self._database.transaction() as db:
+            await heard.note_repeats(db, number, repeats)
+
+    async def _run(self, exchange: Exchange, command: Command) -> Reply:
+        message = exchange.message
+        await self._begin(exchange)
         request = Request(
             message, command.argument, self._node(message.sender), self._memory, self._status, self._registry.commands
         )
@@ -235,17 +256,18 @@ class Responder:
         try:
             if self._model is None:
                 raise _NoModel
-            nodes = self._radio.nodes()
-            packets = self._most_packets(message, self._priority(message, exchange.decision))
-            context = await self._memory.context(
-                exchange.number,
-                message,
-                question,
-                name_of=lambda number: nodes.get(number, Node(number)).long_name,
-                room_characters=self._packet_bytes(message) * packets,
-            )
-            log.debug("asking with %d turns, about %d tokens", context.turns, context.tokens)
             async with self._at_once:
+                await self._begin(exchange)
+                nodes = self._radio.nodes()
+                packets = self._most_packets(message, self._priority(message, exchange.decision))
+                context = await self._memory.context(
+                    exchange.number,
+                    message,
+                    question,
+                    name_of=lambda number: nodes.get(number, Node(number)).long_name,
+                    room_characters=self._packet_bytes(message) * packets,
+                )
+                log.debug("asking with %d turns, about %d tokens", context.turns, context.tokens)
                 completion = await self._model.complete(context.messages, max_tokens=self._max_tokens)
             me = self._radio.me
             speakers = [self._node(message.sender), *([me.node] if me else [])]

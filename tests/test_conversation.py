@@ -18,6 +18,8 @@ from meshai.messages import Channel, Direct, Node
 from meshai.model.base import ChatMessage
 from meshai.model.tokens import estimate
 from meshai.notify import Notifier
+from meshai.responder import MOST_REPEATS
+from meshai.store import heard
 from meshai.store.database import open_database
 from meshai.testing import FakeRadio, ScriptedModel
 
@@ -355,20 +357,38 @@ async def test_a_question_from_too_long_ago_is_settled_in_silence(tmp_path: Path
     assert again.radio.sent == []
 
 
-async def test_a_question_that_keeps_killing_the_process_is_given_up(tmp_path: Path) -> None:
-    clock = ScaledClock(50, start=1_800_000_000)
-    asked, said = 0, list[str]()
-    for start in range(6):
-        async with story(tmp_path, clock=clock) as told:
-            told.model.gate.clear()
-            if start == 0:
-                told.radio.hear("poison", sender=ANNA, heard_at=clock.now())
-                await told.until(lambda: bool(told.model.requests))
-            await told.quiet(3)
-            asked += len(told.model.requests)
-            said += told.said_to(Direct(ANNA))
-    assert asked == 4
-    assert said == ["Sorry, I broke down over your message several times."]
+async def test_a_question_that_keeps_killing_the_process_is_given_up_and_no_other(tmp_path: Path) -> None:
+    async with story(tmp_path) as told:
+        told.model.gate.clear()
+        told.radio.hear("poison", sender=ANNA)
+        told.radio.hear("harmless", sender=ANNA)
+        await told.until(lambda: bool(told.model.requests))
+    async with story(tmp_path) as again:
+        again.model.gate.clear()
+        await again.until(lambda: bool(again.model.requests))
+    async with open_database(tmp_path / "meshai.db") as database, database.transaction() as db:
+        (poison, repeats, _), (_, harmless_repeats, _) = await heard.unsettled(db)
+        assert (repeats, harmless_repeats) == (1, 0), "a question that only waited its turn has ended no process"
+        await heard.note_repeats(db, poison, MOST_REPEATS)
+    async with story(tmp_path) as last:
+        await last.until(lambda: len(last.radio.sent) == 2)
+        await last.quiet()
+    assert last.said_to(Direct(ANNA)) == [
+        "Sorry, I broke down over your message several times.",
+        "You said harmless",
+    ]
+
+
+async def test_a_question_is_begun_again_at_several_starts(tmp_path: Path) -> None:
+    async with story(tmp_path) as told:
+        told.model.gate.clear()
+        told.radio.hear("hello", sender=ANNA)
+        await told.until(lambda: bool(told.model.requests))
+    async with open_database(tmp_path / "meshai.db") as database, database.transaction() as db:
+        await heard.note_repeats(db, 1, MOST_REPEATS - 1)
+    async with story(tmp_path) as again:
+        await again.until(lambda: bool(again.radio.sent))
+    assert again.said_to(Direct(ANNA)) == ["You said hello"]
 
 
 async def test_a_fault_of_ours_costs_one_message_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -41,7 +41,7 @@ async def settle_all(db: aiosqlite.Connection) -> None:
 
 
 async def unsettled(db: aiosqlite.Connection) -> Sequence[tuple[int, int, IncomingMessage]]:
-    """(exchange, earlier tries, message) of what the last process left unanswered, in order of arrival."""
+    """(exchange, repeats so far, message) of what the last process left unanswered, in order of arrival."""
     rows = []
     async with db.execute("SELECT id, tries, message FROM heard WHERE message IS NOT NULL ORDER BY id") as cursor:
         for row in await cursor.fetchall():
@@ -51,8 +51,12 @@ async def unsettled(db: aiosqlite.Connection) -> Sequence[tuple[int, int, Incomi
                 # A failing card may change a letter; what cannot be read must not stop every start from here on.
                 log.error("the question of exchange %s cannot be read, and stays unanswered: %s", row["id"], error)
                 await settle(db, row["id"])
-    await db.execute("UPDATE heard SET tries = tries + 1 WHERE message IS NOT NULL")
     return rows
+
+
+async def note_repeats(db: aiosqlite.Connection, exchange: int, repeats: int) -> None:
+    """How often this message was begun again after the end of a process that had it in hand."""
+    await db.execute("UPDATE heard SET tries = ? WHERE id = ?", (repeats, exchange))
 
 
 def _to_json(message: IncomingMessage) -> str:

@@ -19,7 +19,7 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
             packet_id INTEGER NOT NULL,
             heard_at  REAL    NOT NULL,
             message   TEXT,                               -- the message as JSON until it is settled, then NULL
-            tries     INTEGER NOT NULL DEFAULT 0          -- process starts that found it unsettled
+            tries     INTEGER NOT NULL DEFAULT 0          -- how often it was begun again after a process ended
         )
         """,
         "CREATE UNIQUE INDEX heard_once ON heard (node, packet_id) WHERE packet_id <> 0",

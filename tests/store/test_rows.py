@@ -32,8 +32,9 @@ async def test_a_message_comes_back_as_it_was_heard(database: Database) -> None:
         numbers = [await heard.add(db, first), await heard.add(db, second)]
     async with database.transaction() as db:
         assert await heard.unsettled(db) == [(numbers[0], 0, first), (numbers[1], 0, second)]
+        await heard.note_repeats(db, 2, 3)
     async with database.transaction() as db:
-        assert [tries for _, tries, _ in await heard.unsettled(db)] == [1, 1]
+        assert [repeats for _, repeats, _ in await heard.unsettled(db)] == [0, 3]
 
 
 async def test_the_same_packet_is_noted_once_even_when_settled(database: Database) -> None:
