@@ -1,7 +1,6 @@
 """`meshai demo`: the bot at work on a simulated mesh, with a few people on it and you among them."""
 
 import asyncio
-import os
 import random
 import re
 import signal
@@ -17,6 +16,7 @@ from meshai import app
 from meshai.cli import logs
 from meshai.cli.airview import AirView
 from meshai.cli.model import fetch_shown
+from meshai.cli.params import picture, seconds
 from meshai.clock import Clock, ScaledClock, SystemClock
 from meshai.config import Config, ModelSettings, RadioSettings, StorageSettings
 from meshai.errors import ModelUnavailable
@@ -41,22 +41,11 @@ PATIENCE_S: Final = 25.0
 """How long before the end of a timed demo the last line is spoken."""
 
 
-def _seconds(ctx: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    if value is None:
-        return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h)?", value)
-    if match is None:
-        raise click.BadParameter(f"{value!r} is no time such as 60s or 5m")
-    seconds = float(match[1]) * {"s": 1, None: 1, "m": 60, "min": 60, "h": 3600}[match[2]]
-    if seconds < LEAST_S:
+def _long_enough(ctx: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    duration_s = seconds(ctx, option, value)
+    if duration_s is not None and duration_s < LEAST_S:
         raise click.BadParameter(f"{value} is too short for anyone to be answered; {LEAST_S:.0f}s at least")
-    return seconds
-
-
-def _picture(ctx: click.Context, option: click.Parameter, value: Path | None) -> Path | None:
-    if value is not None and not os.access(value.absolute().parent, os.W_OK):
-        raise click.BadParameter(f"{value} cannot be written; is its folder there?")
-    return value
+    return duration_s
 
 
 @click.command(
@@ -69,13 +58,13 @@ Examples:
 @click.option(
     "--for",
     "duration_s",
-    callback=_seconds,
+    callback=_long_enough,
     metavar="TIME",
     help="End after this time (60s, 5m); the exit code is 0 only if everyone was answered.",
 )
 @click.option(
     "--svg",
-    callback=_picture,
+    callback=picture,
     type=click.Path(dir_okay=False, path_type=Path),
     help="Save what the terminal showed as a picture.",
 )

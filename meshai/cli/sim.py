@@ -1,17 +1,22 @@
 """`meshai sim`: a simulated node among a few others, for any Meshtastic client to attach to."""
 
 import asyncio
+import contextlib
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import click
 from rich.console import Console
 from rich.text import Text
 
+from meshai.cli.meshmap import MAP_COLUMNS, MeshMap
+from meshai.cli.params import picture, seconds
 from meshai.clock import Clock, ScaledClock, SystemClock
 from meshai.errors import ConfigError
 from meshai.messages import BROADCAST, node_id
@@ -45,6 +50,7 @@ Examples:
   meshai sim
   meshai sim --people 20 --preset MEDIUM_FAST --verbose
   meshai sim --topology town
+  meshai sim --topology town --map --speed 60 --for 30m    (who hears whom, and what became of 30 minutes' packets)
   meshtastic --host 127.0.0.1 --info        (in another terminal)"""
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -71,6 +77,18 @@ Examples:
 @click.option("--speed", type=click.FloatRange(0.1, 1000), default=1.0, help="How much faster than life time runs.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Another seed, other numbers and chances.")
 @click.option("--verbose", is_flag=True, help="Show everything that goes on air.")
+@click.option(
+    "--map", "shows_map", is_flag=True, help="Draw who hears whom, and at the end how much of what was sent was heard."
+)
+@click.option(
+    "--svg",
+    callback=picture,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Save the last map as a picture, too.",
+)
+@click.option(
+    "--for", "duration_s", callback=seconds, metavar="TIME", help="End after this time on the mesh (10m, 1h)."
+)
 def sim(
     *,
     host: str,
@@ -83,13 +101,16 @@ def sim(
     speed: float,
     seed: int,
     verbose: bool,
+    shows_map: bool,
+    svg: Path | None,
+    duration_s: float | None,
 ) -> None:
     """Serve a simulated node to any Meshtastic client, until stopped.
 
     The node behaves as real firmware does, with true airtime, acks and limits. Point an app, the official command
     line or `meshai run` at it.
     """
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else MAP_COLUMNS)
     observer = (lambda packet: console.print(line(packet))) if verbose else None
     clock, rng = _clock(speed), random.Random(seed)
     try:
@@ -102,7 +123,15 @@ def sim(
     else:
         mesh = SimulatedMesh(clock=clock, rng=rng, preset=preset, region=region, observer=observer, keep_last=KEPT)
         settle = partial(_settle, people=people)
-    asyncio.run(_serve(mesh, settle, console, host=host, port=port, pty=pty))
+    if (shows_map or svg is not None) and mesh.air.channel is None:
+        raise click.UsageError("a map needs a mesh with links; add --topology")
+    asyncio.run(
+        _serve(mesh, settle, console, host=host, port=port, pty=pty, shows_map=shows_map, duration_s=duration_s)
+    )
+    if shows_map and mesh.log:
+        MeshMap(mesh).show(console)
+    if svg is not None:
+        MeshMap(mesh).save(svg)
 
 
 def _clock(speed: float) -> Clock:
@@ -117,6 +146,8 @@ async def _serve(
     host: str,
     port: int,
     pty: bool,
+    shows_map: bool,
+    duration_s: float | None,
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -136,13 +167,22 @@ async def _serve(
         if pty:
             path = await node.open_pty()
             console.print(f"  serial: {path}   try: meshtastic --port {path} --info")
-        for peer in list(mesh.peers.values())[:SHOWN]:
-            hops = f"{peer.distance} hops away" if peer.distance else "direct neighbour"
-            console.print(f"  {node_id(peer.number)} {peer.identity.long_name}, {hops}", style="dim")
-        if len(mesh.peers) > SHOWN:
-            console.print(f"  and {len(mesh.peers) - SHOWN} more", style="dim")
-        await stop.wait()
+        if shows_map:
+            MeshMap(mesh).show(console)
+        else:
+            _show_people(mesh, console)
+        with contextlib.suppress(TimeoutError):
+            async with mesh.clock.timeout(duration_s):
+                await stop.wait()
     console.print("Stopped.")
+
+
+def _show_people(mesh: SimulatedMesh, console: Console) -> None:
+    for peer in list(mesh.peers.values())[:SHOWN]:
+        hops = f"{peer.distance} hops away" if peer.distance else "direct neighbour"
+        console.print(f"  {node_id(peer.number)} {peer.identity.long_name}, {hops}", style="dim")
+    if len(mesh.peers) > SHOWN:
+        console.print(f"  and {len(mesh.peers) - SHOWN} more", style="dim")
 
 
 def _settle(mesh: SimulatedMesh, people: int) -> SimulatedNode:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import IO
 
 import pytest
@@ -177,3 +178,28 @@ def test_topology_that_is_not_there() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 1
     assert "cannot read the topology 'nowhere.toml'" in done.stderr
+
+
+def test_map_at_the_start_and_at_the_end(tmp_path: Path) -> None:
+    picture = tmp_path / "map.svg"
+    with simulating("--topology", "star", "--map", "--for", "5m", "--svg", str(picture)) as running:
+        assert running.line_with(r"└── HILL Hill Router ROUTER  6.0 dB, 19 more in reach$")
+        assert running.line_with("Stopped")
+        assert running.process.wait(LIMIT_S) == 0
+        assert running.line_with(r"HILL Hill Router .* ↑ \d+ of \d+")
+    assert "Hill" in picture.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--map",), "--topology"),
+        (("--svg", "/nowhere/map.svg"), "/nowhere/map.svg cannot be written"),
+        (("--for", "soon"), "'soon' is no time such as 60s or 5m"),
+    ],
+)
+def test_options_that_cannot_be(options: tuple[str, ...], complaint: str) -> None:
+    command = [sys.executable, "-m", "meshai", "sim", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 2
+    assert complaint in done.stderr
