@@ -101,7 +101,7 @@ def data_bytes(text_bytes: int, *, has_reply_id: bool = False, has_emoji: bool =
     return port + payload + bitfield + (5 if has_reply_id else 0) + (5 if has_emoji else 0)
 
 
-def text_frame_bytes(text_bytes: int, *, is_direct: bool, has_reply_id: bool = False) -> int:
+def text_frame_bytes(text_bytes: int, *, is_direct: bool, has_reply_id: bool = False, has_emoji: bool = False) -> int:
     """Size on air of a text packet; direct messages are taken to be public-key encrypted."""
-    data = data_bytes(text_bytes, has_reply_id=has_reply_id)
+    data = data_bytes(text_bytes, has_reply_id=has_reply_id, has_emoji=has_emoji)
     return HEADER_BYTES + data + (PKI_BYTES if is_direct else 0)

@@ -91,6 +91,7 @@ async def built(
         gap_s=config.replies.gap_s,
         worth_saying_s=config.radio.answer_within_s,
         retries=config.replies.retries,
+        lost=memory.lost,
     )
 
     def status() -> Status:

@@ -9,6 +9,7 @@ so that a nice cut never costs airtime.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from enum import IntEnum
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
@@ -137,6 +138,13 @@ def rest_of(text: str, packets: Sequence[OutgoingPacket]) -> str:
         piece = packet.text.removeprefix(_number(packet.part, packet.parts)).removesuffix(CUT_MARK)
         rest = rest[rest.index(piece) + len(piece) :]
     return rest.strip()
+
+
+def unread(packets: Sequence[OutgoingPacket], rest: str) -> str:
+    """The end of a text whose reader got neither these, the last packets of it, nor the `rest` behind them."""
+    *others, last = packets
+    last = replace(last, text=last.text.removesuffix(CUT_MARK))
+    return text_of([*others, last, *([OutgoingPacket(last.address, rest)] if rest else [])])
 
 
 _IS_UNSPACED_BORDER: Final = regex.compile(rf"{SPACELESS}|^[。！？，、；：]")

@@ -123,6 +123,10 @@ class ReplySettings(Section):
     retries: Annotated[int, Field(ge=0, le=3)] = Field(
         1, description="how often a direct packet that was lost is sent again, beyond the radio's own three times"
     )
+    working_after_s: Annotated[float, Field(ge=0, le=600)] = Field(
+        0,
+        description="when an answer takes longer than this, the question gets a small sign (tapback) first; 0: never",
+    )
     gap_s: Annotated[float, Field(ge=2.5, le=600)] = Field(
         2.5, description="least pause between two texts; the radio silently drops texts closer than about 2.3 s"
     )

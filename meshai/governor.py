@@ -95,13 +95,19 @@ class Governor:
         # Minutes of a clock that was ahead of ours count as the newest of all.
         self._spent = deque((monotonic - max(0.0, now - minute.began_at), minute.spent_s) for minute in minutes)
 
-    def cost_s(self, address: Address, text_bytes: int) -> float:
+    def packet_s(self, packet: OutgoingPacket) -> float:
+        """Seconds of air a packet takes."""
+        return self.cost_s(packet.address, len(packet.text.encode()), is_tapback=packet.is_tapback)
+
+    def cost_s(self, address: Address, text_bytes: int, *, is_tapback: bool = False) -> float:
         """Seconds of air a packet with a text of this length takes; 0 where there is no air, as at a terminal."""
         me = self._radio.me
         if me is None or me.modem is None:
             return 0.0
         is_direct = isinstance(address.destination, Direct)
-        frame = text_frame_bytes(text_bytes, is_direct=is_direct, has_reply_id=address.reply_to is not None)
+        frame = text_frame_bytes(
+            text_bytes, is_direct=is_direct, has_reply_id=address.reply_to is not None, has_emoji=is_tapback
+        )
         return me.modem.airtime_s(frame) * (1 if is_direct else 1 + me.hop_limit_to(address))
 
     @property
@@ -145,18 +151,18 @@ class Governor:
             and self._clock.monotonic() - self._last_at < BUSY_GAP_S
         ):
             return f"a pause, as the channel is {utilisation:.0f} % busy"
-        most_s = self._most_s(packet.address, len(packet.text.encode()))
+        most_s = self.packet_s(packet) * (TRANSMISSIONS if packet.wants_ack else 1)
         if most_s and self._committed_s + most_s > self._budget_s * ALLOWED[priority]:
             return "the airtime budget of this hour is used up"
         return ""
 
     def sent(self, packet: OutgoingPacket) -> float:
         """Count a packet that was handed over; returns its cost in seconds, for `store.airtime`."""
-        text_bytes = len(packet.text.encode())
-        cost_s = self.cost_s(packet.address, text_bytes)
+        cost_s = self.packet_s(packet)
         self._last_at = self._clock.monotonic()
         self._count(cost_s)
-        self._at_risk[packet.packet_id] = self._most_s(packet.address, text_bytes) - cost_s
+        if packet.wants_ack:
+            self._at_risk[packet.packet_id] = (TRANSMISSIONS - 1) * cost_s
         return cost_s
 
     def ended(self, packet: OutgoingPacket, delivery: Delivery) -> float:

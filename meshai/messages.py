@@ -206,6 +206,13 @@ class OutgoingPacket:
     parts: int = 1
     packet_id: int = 0
     """Chosen by the outbox before the first try, so that a repeated try is filtered by every receiver."""
+    is_tapback: bool = False
+    """A sign put to the message it replies to, in place of a text."""
+
+    @property
+    def wants_ack(self) -> bool:
+        """Whether it matters so much that the firmware shall repeat it until it is acknowledged."""
+        return isinstance(self.address.destination, Direct) and not self.is_tapback
 
 
 class Priority(IntEnum):

@@ -67,7 +67,9 @@ class Outbox:
         gap_s: float,
         worth_saying_s: float,
         retries: int,
+        lost: Callable[[int, Sequence[OutgoingPacket]], Awaitable[None]],
     ) -> None:
+        """`lost` is given the number of an exchange and the packets of its answer that will not arrive."""
         self._database = database
         self._radio = radio
         self._governor = governor
@@ -76,6 +78,7 @@ class Outbox:
         self._gap_s = gap_s
         self._worth_saying_s = worth_saying_s
         self._retries = retries
+        self._lost = lost
         self._pace = Turns()
         self._next_at = clock.monotonic() + gap_s
         self._wake = asyncio.Event()
@@ -102,7 +105,7 @@ class Outbox:
     def waiting_s(self) -> float:
         """Seconds of air those will take that have not left."""
         return sum(
-            self._governor.cost_s(item.packet.address, len(item.packet.text.encode()))
+            self._governor.packet_s(item.packet)
             for lane in self._lanes.values()
             for item in lane
             if item.row not in self._under_way
@@ -172,6 +175,9 @@ class Outbox:
             kept: list[Waiting] = []
             old = 0
             for item in await rows.waiting(db, after=self._newest_row):
+                if item.packet.is_tapback:
+                    await rows.settle(db, item.row, Delivery(Fate.EXPIRED, "the program was away"), self._clock.now())
+                    continue
                 age_s = max(0.0, self._clock.now() - item.queued_at)
                 if age_s > self._worth_saying_s:
                     await rows.settle(db, item.row, Delivery(Fate.EXPIRED, "the program was away"), self._clock.now())
@@ -224,11 +230,15 @@ class Outbox:
                 break
             packet = replace(packet, packet_id=self._new_id())
             await self._stored(partial(rows.renew, row=item.row, packet_id=packet.packet_id, now=self._clock.now()))
+        if packet.is_tapback:
+            # Whatever becomes of it, the answer follows.
+            await self._settle(item, delivery)
+            return True
         if delivery.fate in (Fate.FAILED, Fate.EXPIRED):
-            return await self._give_up(item, packet, delivery)
+            return await self._give_up(item, packet, delivery, lane)
         self.sent += 1
         _log_sent(packet, delivery, tries=len(ends))
-        await self._stored(partial(rows.settle, row=item.row, delivery=delivery, now=self._clock.now()))
+        await self._settle(item, delivery)
         return True
 
     async def _try(self, item: Waiting, packet: OutgoingPacket, earlier: Sequence[OutgoingPacket]) -> Delivery:
@@ -243,6 +253,8 @@ class Outbox:
                     await self._clock.sleep(early_s)
                 if self._away_s > self._away_until.get(item.row, float("inf")):
                     return Delivery(Fate.EXPIRED, waited_for or "the radio was away")
+                if packet.is_tapback and self._is_answered(item):
+                    return Delivery(Fate.EXPIRED, "the answer is here")
                 waited_for = self._governor.hold(packet, item.priority)
                 try:
                     if not waited_for:
@@ -263,8 +275,9 @@ class Outbox:
                 self._away_until[item.row] = self._away_until.get(item.row, float("inf")) - RECHECK_S
         destination = packet.address.destination
         self._under_way.add(item.row)
-        self._sent_at[destination] = self._clock.monotonic()
-        self._sent_at.move_to_end(destination)
+        if not packet.is_tapback:
+            self._sent_at[destination] = self._clock.monotonic()
+            self._sent_at.move_to_end(destination)
         if len(self._sent_at) > MOST_PLACES:
             self._sent_at.popitem(last=False)
         await self._stored(partial(self._noted, row=item.row, cost_s=self._governor.sent(packet)))
@@ -272,6 +285,11 @@ class Outbox:
         if repeated_s := self._governor.ended(packet, delivery):
             await self._stored(partial(note, now=self._clock.now(), cost_s=repeated_s, packets=0))
         return delivery
+
+    def _is_answered(self, item: Waiting) -> bool:
+        """Whether the answer waits behind this sign that it will come."""
+        lane = self._lanes[item.packet.address.destination]
+        return any(other.exchange == item.exchange for other in lane if other is not item)
 
     async def _noted(self, db: Connection, row: int, cost_s: float) -> None:
         await rows.hand_over(db, row, self._clock.now())
@@ -312,7 +330,7 @@ class Outbox:
         try:
             await self._replace(item, packets)
         except StoreError as error:
-            return await self._give_up(item, item.packet, Delivery(Fate.FAILED, f"TOO_LARGE, and {error}"))
+            return await self._give_up(item, item.packet, Delivery(Fate.FAILED, f"TOO_LARGE, and {error}"), lane)
         self.wake()
         return False
 
@@ -325,8 +343,18 @@ class Outbox:
     def _new_id(self) -> int:
         return self._rng.randint(1, 0xFFFFFFFF)
 
-    async def _give_up(self, item: Waiting, packet: OutgoingPacket, delivery: Delivery) -> bool:
+    async def _settle(self, item: Waiting, delivery: Delivery) -> None:
+        await self._stored(partial(rows.settle, row=item.row, delivery=delivery, now=self._clock.now()))
+
+    async def _give_up(
+        self, item: Waiting, packet: OutgoingPacket, delivery: Delivery, lane: Sequence[Waiting]
+    ) -> bool:
         self.failed += 1
+        if item.priority is Priority.DIRECT:
+            try:
+                await self._lost(item.exchange, [one.packet for one in lane if one.exchange == item.exchange])
+            except StoreError as error:
+                log.error("cannot keep what was not delivered: %s", error)
         end = partial(rows.settle_exchange, exchange=item.exchange, delivery=delivery, now=self._clock.now())
         left = await self._stored(end) or 1
         reason = delivery.reason

@@ -31,6 +31,7 @@ from meshai.messages import (
     IncomingMessage,
     Node,
     NodeNum,
+    OutgoingPacket,
     Priority,
     Prompt,
     Reply,
@@ -47,6 +48,9 @@ from meshai.store.database import Database, again_if_replaced
 
 log = logging.getLogger(__name__)
 
+LOST_NOTE: Final = "(Part of my last answer got lost.)"
+"""What a node is told when it is heard again after an answer did not reach it; while it could not, nothing could."""
+WORKING_SIGN: Final = "⏳"
 MOST_REPEATS: Final = 5
 """How often a question is begun again whose process ended meanwhile; one that is there after more may be the cause."""
 
@@ -251,12 +255,13 @@ class Responder:
     async def _ask(self, exchange: Exchange, question: str) -> Reply:
         """The model's answer, or a short honest text to the person (on a channel: silence) when there is none."""
         message = exchange.message
-        if asks_for_more(question) and (rest := await self._memory.rest(message)):
-            return Reply(rest, remember=True)
+        rest = await self._memory.rest(message)
+        if rest is not None and asks_for_more(question):
+            return Reply(rest.text, remember=True)
         try:
             if self._model is None:
                 raise _NoModel
-            async with self._at_once:
+            async with self._working(exchange), self._at_once:
                 await self._begin(exchange)
                 nodes = self._radio.nodes()
                 packets = self._most_packets(message, self._priority(message, exchange.decision))
@@ -274,7 +279,7 @@ class Responder:
             text = _without_speaker(plain(completion.text), speakers)
             if is_blank(text):
                 raise ModelRefused("the answer held no text but reasoning or markup; raise model.max_tokens?")
-            return Reply(text, remember=True)
+            return Reply(f"{LOST_NOTE} {text}" if rest is not None and rest.is_lost else text, remember=True)
         except ModelError as error:
             self.apologies += 1
             if not isinstance(error, _NoModel):
@@ -311,6 +316,33 @@ class Responder:
 
     def _node(self, number: NodeNum) -> Node:
         return self._radio.nodes().get(number, Node(number))
+
+    @asynccontextmanager
+    async def _working(self, exchange: Exchange) -> AsyncIterator[None]:
+        """Put a sign to the question, if the settings ask for it, when this block takes long."""
+        if not self._replies.working_after_s:
+            yield
+            return
+        sign = asyncio.create_task(self._sign(exchange), name=f"sign to {exchange.message.packet_id:08x}")
+        try:
+            yield
+        finally:
+            sign.cancel()
+            await asyncio.gather(sign, return_exceptions=True)
+
+    async def _sign(self, exchange: Exchange) -> None:
+        await self._clock.sleep(self._replies.working_after_s)
+        address = self._router.reply_address(exchange.message)
+        try:
+            await self._put_sign(exchange.number, OutgoingPacket(address, WORKING_SIGN, is_tapback=True))
+        except StoreError as error:
+            log.error("cannot say that an answer takes long: %s", error)
+        self._outbox.wake()
+
+    @again_if_replaced
+    async def _put_sign(self, exchange: int, sign: OutgoingPacket) -> None:
+        async with self._database.transaction() as db:
+            await self._outbox.add(db, exchange, [sign], Priority.COMMAND)
 
     @asynccontextmanager
     async def _in_order(self, sender: NodeNum) -> AsyncIterator[None]:

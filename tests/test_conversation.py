@@ -14,7 +14,7 @@ from meshai.clock import ScaledClock
 from meshai.config import AirtimeSettings, BotSettings, ChannelSettings, Config, ModelSettings, ReplySettings
 from meshai.errors import ModelRefused, ModelTimeout, ModelUnavailable
 from meshai.loops import NoGuard
-from meshai.messages import Channel, Direct, Node
+from meshai.messages import Channel, Delivery, Direct, Fate, Node
 from meshai.model.base import ChatMessage
 from meshai.model.tokens import estimate
 from meshai.notify import Notifier
@@ -460,3 +460,60 @@ async def test_who_asks_too_often_is_told_once_and_then_met_with_silence(
     assert len(told.model.requests) == 4
     silent = [record.getMessage() for record in caplog.records if "silent, answers per hour" in record.getMessage()]
     assert len(silent) == 3
+
+
+async def test_who_missed_part_of_an_answer_is_told_when_heard_again_and_can_have_it(tmp_path: Path) -> None:
+    long = " ".join(f"word{number:03}" for number in range(80))
+
+    async with story(tmp_path, answer=lambda asked: long if "long" in asked[-1].content else "short") as told:
+        lost = Delivery(Fate.FAILED, "MAX_RETRANSMIT")
+        told.radio.fate = lambda packet: lost if "(2/3)" in packet.text else Delivery(Fate.DELIVERED)
+        told.radio.hear("a long one", sender=ANNA)
+        await told.until(lambda: told.parts.outbox.failed == 1)
+        told.radio.fate = lambda packet: Delivery(Fate.DELIVERED)
+        told.radio.hear("go on", sender=ANNA)
+        await told.quiet()
+        first, *tries, second, third, fourth = told.said_to(Direct(ANNA))
+        told.radio.hear("!more", sender=ANNA)
+        await told.quiet(12)
+        rest = told.said_to(Direct(ANNA))[len(tries) + 4 :]
+        assert told.parts.responder.answered == 3
+        assert len(told.model.requests) == 1
+    read = " ".join(re.sub(r"^\(\d/\d\) |….*", "", text) for text in (first, second, third, fourth, *rest))
+    assert {text[:5] for text in tries} == {"(2/3)"}
+    assert read.split() == long.split()
+
+    async with story(tmp_path, answer=lambda asked: long if "long" in asked[-1].content else "short") as told:
+        told.radio.fate = lambda packet: lost if "(2/3)" in packet.text else Delivery(Fate.DELIVERED)
+        told.radio.hear("another long one", sender=ANNA, packet_id=101)
+        await told.until(lambda: told.parts.outbox.failed == 1)
+        told.radio.hear("hello?", sender=ANNA, packet_id=102)
+        await told.until(lambda: told.parts.outbox.sent >= 2)
+        told.radio.hear("and now?", sender=ANNA, packet_id=103)
+        await told.until(lambda: told.parts.outbox.sent >= 3)
+    assert told.said_to(Direct(ANNA))[-2:] == ["(Part of my last answer got lost.) short", "short"]
+
+
+async def test_a_slow_answer_is_announced_by_a_sign_if_that_is_wanted(tmp_path: Path) -> None:
+    config = Config(replies=ReplySettings(working_after_s=10))
+    async with story(tmp_path, config=config) as told:
+        told.model.gate.clear()
+        told.radio.hear("think hard", sender=ANNA, packet_id=77)
+        await told.until(lambda: len(told.radio.sent) == 1)
+        assert told.radio.sent[0].is_tapback
+        assert (told.radio.sent[0].text, told.radio.sent[0].address.reply_to) == ("⏳", 77)
+        told.model.gate.set()
+        await told.until(lambda: len(told.radio.sent) == 2)
+        told.radio.hear("this is easy", sender=ANNA)
+        await told.quiet(30)
+    assert [packet.is_tapback for packet in told.radio.sent] == [True, False, False]
+
+
+async def test_without_the_setting_there_is_no_sign(tmp_path: Path) -> None:
+    async with story(tmp_path) as told:
+        told.model.gate.clear()
+        told.radio.hear("think hard", sender=ANNA)
+        await told.quiet(60)
+        assert told.radio.sent == []
+        told.model.gate.set()
+        await told.until(lambda: len(told.radio.sent) == 1)

@@ -102,9 +102,21 @@ class Box:
         self.database = database
         governor = Governor(database, radio, AirtimeSettings(), clock=clock, queued_s=lambda: self.outbox.waiting_s)
         self.outbox = Outbox(
-            database, radio, governor, clock=clock, rng=random.Random(1), gap_s=2.5, worth_saying_s=120, retries=1
+            database,
+            radio,
+            governor,
+            clock=clock,
+            rng=random.Random(1),
+            gap_s=2.5,
+            worth_saying_s=120,
+            retries=1,
+            lost=self._note_lost,
         )
         self.exchange = 0
+        self.lost: list[tuple[int, list[str]]] = []
+
+    async def _note_lost(self, exchange: int, packets: Sequence[OutgoingPacket]) -> None:
+        self.lost.append((exchange, [packet.text for packet in packets]))
 
     async def put(self, packets: Sequence[OutgoingPacket], priority: Priority = Priority.DIRECT) -> None:
         self.exchange += 1
@@ -456,3 +468,50 @@ async def test_a_full_channel_holds_channel_answers_until_they_expire_and_nobody
     assert ends[2][0] == "expired"
     assert ends[2][1].endswith("% busy")
     assert any("not sent, too old to be worth saying" in record.getMessage() for record in caplog.records)
+
+
+async def test_what_is_not_delivered_is_handed_back_unless_it_is_a_commands(
+    database: Database, radio: RecordingRadio, fast: ScaledClock
+) -> None:
+    radio.refused = {"a2": "NO_CHANNEL", "pong": "NO_CHANNEL"}
+    async with running(database, radio, fast) as box:
+        await box.put(reply(ANNA, "a1", "a2", "a3"))
+        await box.put(reply(ANNA, "b1"))
+        await box.put(reply(BEN, "pong"), Priority.COMMAND)
+        await box.drained()
+        assert box.lost == [(1, ["a2", "a3"])]
+    assert radio.texts == ["a1", "b1"]
+
+
+async def test_a_tapback_wants_no_ack_and_gives_way_to_its_answer(
+    database: Database, radio: RecordingRadio, fast: ScaledClock
+) -> None:
+    def sign(destination: Conversation) -> OutgoingPacket:
+        return OutgoingPacket(Address(destination, 200, 5), "⏳", is_tapback=True)
+
+    assert not sign(ANNA).wants_ack
+    async with running(database, radio, fast) as box:
+        await box.put([sign(ANNA)], Priority.COMMAND)
+        box.exchange -= 1
+        await box.put(reply(ANNA, "is here already"))
+        await box.put([sign(BEN)], Priority.COMMAND)
+        await box.drained()
+        assert box.outbox.sent_at(BEN) is None, "a sign is nothing that is read and answered"
+    assert {(packet.address.destination, packet.text) for packet in radio.sent} == {
+        (ANNA, "is here already"),
+        (BEN, "⏳"),
+    }
+
+
+async def test_a_tapback_is_not_put_after_a_restart(
+    database: Database, radio: RecordingRadio, fast: ScaledClock
+) -> None:
+    async with database.transaction() as db:
+        packet = OutgoingPacket(Address(ANNA, 200, 5), "⏳", is_tapback=True)
+        await rows.add(db, 1, [packet], fast.now(), Priority.COMMAND)
+        await rows.add(db, 1, reply(ANNA, "the answer"), fast.now(), Priority.DIRECT)
+    async with running(database, radio, fast) as box:
+        await fast.sleep(10)
+        await box.drained()
+        assert await box.left() == 0
+    assert radio.texts == ["the answer"]

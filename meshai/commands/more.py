@@ -20,7 +20,7 @@ def asks_for_more(text: str) -> bool:
 
 async def run(request: Request) -> Reply:
     rest = await request.memory.rest(request.message)
-    return Reply(rest, continues=True) if rest else Reply("There is no more to send.")
+    return Reply(rest.text, continues=True) if rest else Reply("There is no more to send.")
 
 
 command = Command("more", "the rest of my last answer, within an hour.", run, ("!more",))

@@ -3,13 +3,14 @@
 Today this is the history of a conversation; summaries, facts and recall take their place behind the same methods.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
+from meshai.chunker import unread
 from meshai.clock import Clock
 from meshai.errors import StoreError
 from meshai.memory import context, prompts
-from meshai.messages import Channel, Conversation, IncomingMessage, NodeNum, Turn, node_id
+from meshai.messages import Channel, Conversation, Direct, IncomingMessage, NodeNum, OutgoingPacket, Turn, node_id
 from meshai.model.base import ChatMessage
 from meshai.model.tokens import estimate
 from meshai.store import rests, turns
@@ -113,15 +114,30 @@ class Memory:
         """Keep more of the last answer as said, and what is still left of it."""
         earlier = await rests.find(db, message.conversation, message.sender)
         if earlier is not None:
-            await turns.extend_answer(db, earlier.exchange, text)
+            # What was lost is in the answer already, as it was to be sent with it.
+            if not earlier.is_lost:
+                await turns.extend_answer(db, earlier.exchange, text)
             await self.keep_rest(db, earlier.exchange, message, rest)
 
     @again_if_replaced
-    async def rest(self, message: IncomingMessage) -> str:
-        """What the last answer to this sender, here and within the hour, had to leave out; else ""."""
+    async def rest(self, message: IncomingMessage) -> rests.Rest | None:
+        """What of the last answer to this sender, here and within the hour, was left out or lost."""
         async with self._database.transaction() as db:
             rest = await rests.find(db, message.conversation, message.sender)
-        return rest.text if rest is not None and self._clock.now() - rest.cut_at <= MORE_WITHIN_S else ""
+        return rest if rest is not None and self._clock.now() - rest.cut_at <= MORE_WITHIN_S else None
+
+    @again_if_replaced
+    async def lost(self, exchange: int, packets: Sequence[OutgoingPacket]) -> None:
+        """Keep the last packets of a reply, which did not reach the node they were for, for when it asks for more."""
+        node = packets[0].address.destination
+        if not isinstance(node, Direct):
+            return
+        async with self._database.transaction() as db:
+            earlier = await rests.find(db, node, node.node)
+            # A newer answer leaves nothing to say of an older one.
+            if earlier is None or earlier.exchange <= exchange:
+                text = unread(packets, earlier.text if earlier is not None else "")
+                await rests.keep(db, node, node.node, rests.Rest(exchange, text, self._clock.now(), is_lost=True))
 
     @again_if_replaced
     async def count(self, conversation: Conversation, node: NodeNum) -> int:

@@ -213,11 +213,13 @@ def text_frame(packet: OutgoingPacket, *, sender: NodeNum, hop_limit: int) -> me
     match address.destination:
         case Direct(number):
             mesh_packet.to = number
-            mesh_packet.want_ack = True
         case _:
             mesh_packet.to = BROADCAST
+    mesh_packet.want_ack = packet.wants_ack
     mesh_packet.decoded.portnum = portnums_pb2.PortNum.TEXT_MESSAGE_APP
     mesh_packet.decoded.payload = packet.text.encode("utf-8", "replace")
     if address.reply_to is not None:
         mesh_packet.decoded.reply_id = address.reply_to
+    if packet.is_tapback:
+        mesh_packet.decoded.emoji = 1
     return frame

@@ -25,7 +25,10 @@ class SentPacket:
     def __init__(self, packet: OutgoingPacket, at: float) -> None:
         destination = packet.address.destination
         self.packet_id = packet.packet_id
-        self.destination: NodeNum | None = destination.node if isinstance(destination, Direct) else None
+        self.destination: NodeNum | None = (
+            destination.node if packet.wants_ack and isinstance(destination, Direct) else None
+        )
+        """Whose ack is to come; None when none is."""
         self.at = at
         self.is_relayed = False
         self.taken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -130,4 +133,5 @@ def frame_bytes(packet: OutgoingPacket) -> int:
         utf8_bytes(packet.text),
         is_direct=isinstance(address.destination, Direct),
         has_reply_id=address.reply_to is not None,
+        has_emoji=packet.is_tapback,
     )

@@ -83,6 +83,8 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         "ALTER TABLE outbox ADD COLUMN is_settled INTEGER NOT NULL DEFAULT 0",  # nothing more will be done about it
         "UPDATE outbox SET state = 'handed over' WHERE handed_over",
         "ALTER TABLE outbox DROP COLUMN handed_over",
+        "ALTER TABLE outbox ADD COLUMN is_tapback INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE rests ADD COLUMN is_lost INTEGER NOT NULL DEFAULT 0",  # it was to be sent, but did not arrive
         "CREATE INDEX outbox_owed ON outbox (id) WHERE NOT is_settled",
         """
         CREATE TABLE airtime (

@@ -49,7 +49,7 @@ async def add(
         address = packet.address
         await db.execute(
             "INSERT INTO outbox (exchange, kind, number, channel, reply_to, limit_bytes, text, part, parts, packet_id,"
-            " queued_at, changed_at, hops, priority) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " queued_at, changed_at, hops, priority, is_tapback) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 exchange,
                 *key(address.destination),
@@ -64,6 +64,7 @@ async def add(
                 now,
                 address.hops,
                 priority,
+                packet.is_tapback,
             ),
         )
 
@@ -161,5 +162,5 @@ def _waiting(row: aiosqlite.Row) -> Waiting:
     address = Address(
         conversation(row["kind"], row["number"]), row["limit_bytes"], row["reply_to"], row["channel"], row["hops"]
     )
-    packet = OutgoingPacket(address, row["text"], row["part"], row["parts"], row["packet_id"])
+    packet = OutgoingPacket(address, row["text"], row["part"], row["parts"], row["packet_id"], bool(row["is_tapback"]))
     return Waiting(row["id"], row["exchange"], packet, row["queued_at"], Priority(row["priority"]))

@@ -1,4 +1,4 @@
-"""SQL for rests: what did not fit into the last answer to a node, one a conversation."""
+"""SQL for rests: what of the last answer to a node did not fit or did not arrive, one a conversation."""
 
 from typing import NamedTuple
 
@@ -14,6 +14,8 @@ class Rest(NamedTuple):
     exchange: int
     text: str
     cut_at: float
+    is_lost: bool = False
+    """It was to be sent, but its reader could not be reached."""
 
 
 async def keep(db: aiosqlite.Connection, conversation: Conversation, node: NodeNum, rest: Rest) -> None:
@@ -21,8 +23,8 @@ async def keep(db: aiosqlite.Connection, conversation: Conversation, node: NodeN
     await drop(db, conversation, node)
     if rest.text:
         await db.execute(
-            "INSERT INTO rests (kind, number, node, exchange, cut_at, text) VALUES (?, ?, ?, ?, ?, ?)",
-            (*key(conversation), node, rest.exchange, rest.cut_at, rest.text),
+            "INSERT INTO rests (kind, number, node, exchange, cut_at, text, is_lost) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (*key(conversation), node, rest.exchange, rest.cut_at, rest.text, rest.is_lost),
         )
 
 
@@ -37,8 +39,8 @@ async def drop_older(db: aiosqlite.Connection, than: float) -> None:
 
 async def find(db: aiosqlite.Connection, conversation: Conversation, node: NodeNum) -> Rest | None:
     async with db.execute(
-        "SELECT exchange, text, cut_at FROM rests WHERE kind = ? AND number = ? AND node = ?",
+        "SELECT exchange, text, cut_at, is_lost FROM rests WHERE kind = ? AND number = ? AND node = ?",
         (*key(conversation), node),
     ) as cursor:
         row = await cursor.fetchone()
-    return Rest(row["exchange"], row["text"], row["cut_at"]) if row else None
+    return Rest(row["exchange"], row["text"], row["cut_at"], bool(row["is_lost"])) if row else None
