@@ -8,14 +8,13 @@ import asyncio
 import logging
 import random
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from meshai import __version__, builtin
 from meshai.clock import Clock
-from meshai.commands.base import Status
 from meshai.config import Config, ModelSettings, database_path
 from meshai.errors import MeshAIError, StoreError
 from meshai.governor import Governor
@@ -32,6 +31,7 @@ from meshai.radio.meshtastic import MeshtasticRadio
 from meshai.registry import Registry
 from meshai.responder import Exchange, Responder
 from meshai.router import Router, SettingKey, faults
+from meshai.status import Report, Status, node_place, report
 from meshai.store import heard, life
 from meshai.store import outbox as outbox_rows
 from meshai.store.database import Database, again_if_replaced
@@ -56,6 +56,8 @@ class Parts:
     outbox: Outbox
     responder: Responder
     memory: Memory
+    look: Callable[[], Awaitable[Report]]
+    """How everything is now."""
 
 
 @asynccontextmanager
@@ -97,15 +99,28 @@ async def built(
     def status() -> Status:
         me = radio.me
         return Status(
+            version=__version__,
             uptime_s=clock.monotonic() - started,
+            is_connected=radio.is_connected,
             radio=radio.state,
-            modem=f"{me.region} {me.preset}".strip() if me is not None else "",
+            node=node_place(me.node) if me is not None else None,
+            region=me.region if me is not None else "",
+            preset=me.preset if me is not None else "",
+            firmware=me.firmware if me is not None else "",
             model=model.name if model is not None else "",
             model_trouble=model.trouble if model is not None else "",
+            heard=responder.heard,
             answered=responder.answered,
-            waiting=outbox.waiting,
+            refused=responder.refused,
+            apologies=responder.apologies,
+            sent=outbox.sent,
+            failed=outbox.failed,
+            waiting=sum(outbox.queue.values()),
             airtime=governor.spending,
         )
+
+    async def look() -> Report:
+        return await report(database, radio, status(), queue=outbox.queue, now=clock.now())
 
     responder = Responder(
         database=database,
@@ -127,7 +142,7 @@ async def built(
         await stack.enter_async_context(radio)
         if model is not None:
             await stack.enter_async_context(model)
-        yield Parts(database, radio, outbox, responder, memory)
+        yield Parts(database, radio, outbox, responder, memory, look)
 
 
 async def serve(parts: Parts, *, stop: asyncio.Event, clock: Clock, notifier: Notifier) -> None:

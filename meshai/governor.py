@@ -53,6 +53,8 @@ class Spending:
     """The airtime budget of the rolling hour, in seconds."""
 
     spent_s: float
+    left_s: float
+    """What may still be promised: the budget less what was spent, and what packets under way may yet cost."""
     budget_s: float
     utilisation_percent: float | None
     """How busy our node found the channel in its last minute; None when it has not told lately."""
@@ -112,7 +114,8 @@ class Governor:
 
     @property
     def spending(self) -> Spending:
-        return Spending(self._spent_s, self._budget_s, self._utilisation)
+        left_s = max(0.0, self._budget_s - self._committed_s)
+        return Spending(self._spent_s, left_s, self._budget_s, self._utilisation)
 
     def refusal(self, node: NodeNum, address: Address, priority: Priority, *, packet_bytes: int) -> Refusal | None:
         """Why a message of `node` is not answered now, or None: then this answer counts.

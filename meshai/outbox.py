@@ -16,7 +16,7 @@ import asyncio
 import logging
 import random
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -94,12 +94,14 @@ class Outbox:
         self._newest_row = 0
         self._sent_at: OrderedDict[Conversation, float] = OrderedDict()
         self.sent = 0
+        """Packets that ended well since the start, as far as can be told."""
         self.failed = 0
+        """Packets given up since the start, each with what was left of its reply."""
 
     @property
-    def waiting(self) -> int:
-        """Packets known to wait or to be under way."""
-        return sum(len(lane) for lane in self._lanes.values())
+    def queue(self) -> Mapping[Conversation, int]:
+        """How many packets are known to wait or to be under way, by destination."""
+        return {destination: len(lane) for destination, lane in self._lanes.items()}
 
     @property
     def waiting_s(self) -> float:

@@ -16,7 +16,7 @@ from typing import Final
 from meshai.characters import is_blank
 from meshai.chunker import rest_of, split, text_of
 from meshai.clock import Clock
-from meshai.commands.base import Request, Status
+from meshai.commands.base import Request
 from meshai.commands.more import asks_for_more
 from meshai.config import ReplySettings
 from meshai.errors import CommandError, ContextTooLong, ModelError, ModelRefused, ModelTimeout, StoreError
@@ -43,6 +43,7 @@ from meshai.plaintext import disarm, plain
 from meshai.radio.base import Radio
 from meshai.registry import Registry
 from meshai.router import Router
+from meshai.status import Status
 from meshai.store import heard
 from meshai.store.database import Database, again_if_replaced
 
@@ -110,6 +111,8 @@ class Responder:
         self._loop_guard = loop_guard
         self._turnstiles: dict[NodeNum, _Turnstile] = {}
         self._at_once = asyncio.Semaphore(model.at_once if model is not None else 1)
+        self.heard = 0
+        """Texts heard since the start, most of which are not for us."""
         self.answered = 0
         """Messages answered since the start, apologies included."""
         self.refused = 0
@@ -119,6 +122,7 @@ class Responder:
 
     async def hear(self, message: IncomingMessage) -> Exchange | None:
         """Decide on a message, and note it if it will be answered. Returns None for silence."""
+        self.heard += 1
         decision = self._route(message)
         if isinstance(decision, Prompt) and self._is_loop(message):
             decision = Ignore("taken for a bot that answers us")

@@ -461,7 +461,7 @@ async def test_a_full_channel_holds_channel_answers_until_they_expire_and_nobody
         radio.utilisation_percent = 10.0
         await box.drained()
         async with database.transaction() as db:
-            ends = [(progress.state, progress.reason) for progress in await rows.newest(db, 3)]
+            ends = [(progress.state, progress.reason) for progress in await rows.newest_replies(db, 3)]
     assert radio.texts == ["waits for it", "just in time"]
     assert ends[0] == ("delivered", "")
     assert ends[1] == ("handed over", "")

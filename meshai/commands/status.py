@@ -1,7 +1,8 @@
 """!status: is the bot well."""
 
-from meshai.commands.base import Command, Request, Status
+from meshai.commands.base import Command, Request
 from meshai.messages import Reply
+from meshai.status import Status
 
 
 async def run(request: Request) -> Reply:
@@ -13,7 +14,7 @@ async def run(request: Request) -> Reply:
         _model(status),
         f"{status.answered} answered",
         f"{status.waiting} packet{'' if status.waiting == 1 else 's'} waiting",
-        f"airtime {airtime.spent_s:.0f} of {airtime.budget_s:.0f} s this hour" if status.modem else "",
+        f"airtime {airtime.spent_s:.0f} s spent, {airtime.left_s:.0f} s left this hour" if status.modem else "",
     ]
     return Reply(", ".join(filter(None, parts)))
 

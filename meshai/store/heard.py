@@ -7,16 +7,24 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Final
+from typing import Final, NamedTuple
 
 import aiosqlite
 
-from meshai.messages import IncomingMessage, TextLimits
+from meshai.messages import IncomingMessage, NodeNum, TextLimits
 
 log = logging.getLogger(__name__)
 
 KEPT: Final = 5000
 """Settled rows remembered: days of the busiest mesh, a few hundred kilobytes."""
+
+
+class Talker(NamedTuple):
+    """A node, how many messages of it were to be answered, and when the newest was heard (Unix seconds)."""
+
+    node: NodeNum
+    messages: int
+    heard_at: float
 
 
 async def add(db: aiosqlite.Connection, message: IncomingMessage) -> int | None:
@@ -57,6 +65,16 @@ async def unsettled(db: aiosqlite.Connection) -> Sequence[tuple[int, int, Incomi
 async def note_repeats(db: aiosqlite.Connection, exchange: int, repeats: int) -> None:
     """How often this message was begun again after the end of a process that had it in hand."""
     await db.execute("UPDATE heard SET tries = ? WHERE id = ?", (repeats, exchange))
+
+
+async def talkers(db: aiosqlite.Connection, *, since: float) -> Sequence[Talker]:
+    """Who wrote to us after `since` (Unix seconds), whoever wrote most first; as far as `KEPT` reaches back."""
+    query = (
+        "SELECT node, count(*) AS messages, max(heard_at) AS newest FROM heard WHERE heard_at > ?"
+        " GROUP BY node ORDER BY messages DESC, newest DESC"
+    )
+    async with db.execute(query, (since,)) as cursor:
+        return [Talker(*row) for row in await cursor.fetchall()]
 
 
 def _to_json(message: IncomingMessage) -> str:

@@ -30,7 +30,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where one packet is: its state, since when (Unix seconds), and after how many tries."""
+    """Where one packet is: its state, after how many tries, and when it was queued and last changed (Unix seconds)."""
 
     exchange: int
     destination: Conversation
@@ -39,6 +39,7 @@ class Progress:
     state: str
     reason: str
     tries: int
+    queued_at: float
     changed_at: float
 
 
@@ -140,9 +141,13 @@ async def count(db: aiosqlite.Connection) -> int:
     return int(row[0]) if row else 0
 
 
-async def newest(db: aiosqlite.Connection, most: int) -> Sequence[Progress]:
-    """The packets queued last, the newest first."""
-    async with db.execute("SELECT * FROM outbox ORDER BY id DESC LIMIT ?", (most,)) as cursor:
+async def newest_replies(db: aiosqlite.Connection, most: int) -> Sequence[Progress]:
+    """The packets of the replies queued last, the newest reply first, the parts of each in order."""
+    query = (
+        "SELECT outbox.* FROM outbox JOIN (SELECT exchange, max(id) AS newest FROM outbox GROUP BY exchange"
+        " ORDER BY newest DESC LIMIT ?) USING (exchange) ORDER BY newest DESC, id"
+    )
+    async with db.execute(query, (most,)) as cursor:
         return [
             Progress(
                 row["exchange"],
@@ -152,6 +157,7 @@ async def newest(db: aiosqlite.Connection, most: int) -> Sequence[Progress]:
                 row["state"],
                 row["reason"],
                 row["tries"],
+                row["queued_at"],
                 row["changed_at"],
             )
             for row in await cursor.fetchall()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from meshai import builtin
-from meshai.commands.base import Request, Status
+from meshai.commands.base import Request
 from meshai.commands.ping import signal
 from meshai.commands.status import duration
 from meshai.errors import CommandError
@@ -13,11 +13,32 @@ from meshai.governor import Spending
 from meshai.memory.memory import Memory
 from meshai.messages import Direct, IncomingMessage, Node, TextLimits, Turn
 from meshai.registry import Registry
+from meshai.status import Place, Status
 from meshai.store import turns
 from meshai.store.database import Database
 from meshai.testing import ManualClock
 
 ANNA = 0xA11A
+STATUS = Status(
+    version="1.2",
+    uptime_s=93_784,
+    is_connected=True,
+    radio="connected",
+    node=Place("!0000b0b0", "MeshAI"),
+    region="EU_868",
+    preset="LONG_FAST",
+    firmware="2.7.26",
+    model="qwen",
+    model_trouble="",
+    heard=30,
+    answered=12,
+    refused=2,
+    apologies=1,
+    sent=20,
+    failed=1,
+    waiting=3,
+    airtime=Spending(12.4, 58.0, 72.0, None),
+)
 
 
 @pytest.fixture
@@ -39,8 +60,7 @@ def message(**fields: object) -> IncomingMessage:
 
 def request(registry: Registry, memory: Memory, text: str, *, asker: Node | None = None, **fields: object) -> Request:
     _, _, argument = text.partition(" ")
-    status = Status(93_784, "connected", "EU_868 LONG_FAST", "qwen", "", 12, 3, Spending(12.4, 72.0, None))
-    return Request(message(**fields), argument, asker or Node(ANNA, "Anna"), memory, lambda: status, registry.commands)
+    return Request(message(**fields), argument, asker or Node(ANNA, "Anna"), memory, lambda: STATUS, registry.commands)
 
 
 async def run(registry: Registry, asked: Request, name: str) -> str:
@@ -85,7 +105,8 @@ def test_ping_tells_only_what_the_packet_said(fields: dict[str, object], text: s
 async def test_status(registry: Registry, memory: Memory) -> None:
     assert (
         await run(registry, request(registry, memory, "!status"), "status")
-        == "up 1 d 2 h, EU_868 LONG_FAST, model qwen, 12 answered, 3 packets waiting, airtime 12 of 72 s this hour"
+        == "up 1 d 2 h, EU_868 LONG_FAST, model qwen, 12 answered, 3 packets waiting, "
+        "airtime 12 s spent, 58 s left this hour"
     )
 
 

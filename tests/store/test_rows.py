@@ -135,13 +135,41 @@ async def test_what_became_of_the_newest_packets_is_kept_without_their_texts(dat
             await outbox.renew(db, waiting.row, packet_id=1000 + number, now=number + 0.5)
             await outbox.hand_over(db, waiting.row, number + 0.75)
             await outbox.settle(db, waiting.row, Delivery(Fate.FAILED, "MAX_RETRANSMIT"), number + 1.0)
-        newest = await outbox.newest(db, 1000)
+        newest = await outbox.newest_replies(db, 1000)
         async with db.execute("SELECT DISTINCT text FROM outbox") as cursor:
             assert [row["text"] for row in await cursor.fetchall()] == [""]
     assert [progress.exchange for progress in newest] == list(range(outbox.MOST_SETTLED + 2, 2, -1))
     assert newest[0] == outbox.Progress(
-        outbox.MOST_SETTLED + 2, Direct(ANNA), 1, 1, "failed", "MAX_RETRANSMIT", 2, outbox.MOST_SETTLED + 3.0
+        outbox.MOST_SETTLED + 2,
+        Direct(ANNA),
+        1,
+        1,
+        "failed",
+        "MAX_RETRANSMIT",
+        2,
+        outbox.MOST_SETTLED + 2.0,
+        outbox.MOST_SETTLED + 3.0,
     )
+
+
+async def test_the_newest_replies_are_whole_and_in_order(database: Database) -> None:
+    async with database.transaction() as db:
+        for exchange in (1, 2, 3):
+            packets = [OutgoingPacket(Address(Direct(ANNA), 200), "text", part, 3, 1) for part in (1, 2, 3)]
+            await outbox.add(db, exchange, packets, 1.0, Priority.DIRECT)
+        # Cut smaller, so that its rows are the newest; what had arrived of it stays.
+        await outbox.settle(db, 1, Delivery(Fate.DELIVERED), 2.0)
+        await outbox.remove_exchange(db, 1)
+        await outbox.add(db, 1, packets[:2], 3.0, Priority.DIRECT)
+        newest = [(one.exchange, one.part, one.state) for one in await outbox.newest_replies(db, 2)]
+    assert newest == [
+        (1, 1, "delivered"),
+        (1, 1, "waiting"),
+        (1, 2, "waiting"),
+        (3, 1, "waiting"),
+        (3, 2, "waiting"),
+        (3, 3, "waiting"),
+    ]
 
 
 async def test_airtime_is_added_up_by_the_minute_for_a_day(database: Database) -> None:
