@@ -3,7 +3,18 @@
 import pytest
 
 from meshai.errors import WindowError
-from meshai.messages import Address, Channel, Delivery, Direct, Fate, IncomingMessage, Node, OutgoingPacket, Priority
+from meshai.messages import (
+    Address,
+    Channel,
+    Conversation,
+    Delivery,
+    Direct,
+    Fate,
+    IncomingMessage,
+    Node,
+    OutgoingPacket,
+    Priority,
+)
 from meshai.radio.base import OwnNode
 from meshai.status import HOURS, MOST_PLACES, MOST_REPLIES, MOST_TALKERS, Hour, Place, Report, node_place, report
 from meshai.store import airtime, heard, outbox
@@ -90,7 +101,7 @@ async def test_it_is_bounded_whatever_goes_on(database: Database) -> None:
     for number in range(1, 60):
         await hear(database, number, number, NOW)
         await queue(database, number, Direct(number), 2)
-    waiting = {Direct(number): number for number in range(1, 60)}
+    waiting: dict[Conversation, int] = {Direct(number): number for number in range(1, 60)}
     made = await report(database, RADIO, STATUS, queue=waiting, now=NOW)
     assert (len(made.talkers), made.talkers_in_all) == (MOST_TALKERS, 59)
     assert len(made.replies) == MOST_REPLIES

@@ -139,16 +139,9 @@ async def test_what_became_of_the_newest_packets_is_kept_without_their_texts(dat
         async with db.execute("SELECT DISTINCT text FROM outbox") as cursor:
             assert [row["text"] for row in await cursor.fetchall()] == [""]
     assert [progress.exchange for progress in newest] == list(range(outbox.MOST_SETTLED + 2, 2, -1))
+    last = outbox.MOST_SETTLED + 2
     assert newest[0] == outbox.Progress(
-        outbox.MOST_SETTLED + 2,
-        Direct(ANNA),
-        1,
-        1,
-        "failed",
-        "MAX_RETRANSMIT",
-        2,
-        outbox.MOST_SETTLED + 2.0,
-        outbox.MOST_SETTLED + 3.0,
+        last, Direct(ANNA), 1, 1, "failed", "MAX_RETRANSMIT", 2, queued_at=last, changed_at=last + 1
     )
 
 
