@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from meshai import __version__, builtin
+from meshai import __version__, builtin, window
 from meshai.clock import Clock
 from meshai.config import Config, ModelSettings, database_path
 from meshai.errors import MeshAIError, StoreError
@@ -147,11 +147,16 @@ async def built(
 
 async def serve(parts: Parts, *, stop: asyncio.Event, clock: Clock, notifier: Notifier) -> None:
     """Answer until `stop` is set, then finish in order."""
+
+    async def document() -> bytes:
+        return (await parts.look()).to_json()
+
     async with asyncio.TaskGroup() as services:
         background = [
             services.create_task(parts.outbox.run(), name="outbox"),
             services.create_task(_note_life(parts.database, parts.radio, clock), name="life"),
             services.create_task(_watchdog(parts.radio, notifier, clock), name="watchdog"),
+            services.create_task(window.show(window.window_of(parts.database.path), document), name="window"),
         ]
         notifier.ready()
         try:

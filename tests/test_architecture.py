@@ -22,7 +22,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "status",
         "memory outbox",
         "governor",
-        "radio model store sim",
+        "radio model store sim window",
         "router chunker plaintext retries loops airtime limits pace",
         "messages config configfile entries yamlfile clock errors notify characters",
     )
