@@ -25,6 +25,7 @@ from meshai.model.base import ChatMessage, LanguageModel
 from meshai.model.tokens import estimate
 from meshai.notify import Notifier
 from meshai.outbox import Outbox
+from meshai.quiet import Quiet
 from meshai.radio.base import Radio
 from meshai.radio.console import ConsoleRadio, lines_of
 from meshai.radio.meshtastic import MeshtasticRadio
@@ -84,10 +85,12 @@ async def built(
     )
     governor = Governor(database, radio, config.airtime, clock=clock, queued_s=lambda: outbox.waiting_s)
     await governor.load()
+    quiet = Quiet(config.airtime, clock)
     outbox = Outbox(
         database,
         radio,
         governor,
+        listens_only=quiet.listens_only,
         clock=clock,
         rng=rng,
         gap_s=config.replies.gap_s,
@@ -137,6 +140,7 @@ async def built(
         clock=clock,
         answer_within_s=config.radio.answer_within_s,
         loop_guard=loop_guard or LoopGuard(),
+        quiet=quiet,
     )
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(radio)
@@ -257,10 +261,13 @@ async def _last_listened(database: Database) -> float | None:
 
 
 @again_if_replaced
-async def _owe_nothing(database: Database) -> None:
+async def _owe_nothing(database: Database) -> int:
+    """Drop what an earlier run owes; returns how many packets that were waiting."""
     async with database.transaction() as db:
         await heard.settle_all(db)
+        packets = await outbox_rows.count(db)
         await outbox_rows.clear(db)
+        return packets
 
 
 async def _watchdog(radio: Radio, notifier: Notifier, clock: Clock) -> None:
@@ -358,8 +365,10 @@ async def run(
     """
     path = database_path(config)
     async with kept_database(path, clock=clock) as database:
-        if starts_afresh:
-            await _owe_nothing(database)
+        if starts_afresh or not config.airtime.transmit:
+            packets = await _owe_nothing(database)
+            if not config.airtime.transmit:
+                log.warning("airtime.transmit is off: nothing is sent; %d packets from before are dropped", packets)
         if radio is None:
             away_since = await _last_listened(database)
             radio = node_radio(config, clock=clock, rng=rng, away_since=away_since)

@@ -12,7 +12,7 @@ import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
 from meshai.configfile import commented, parse, shown
-from meshai.entries import Alias, NodeOrKey, RadioAddress, Word, check_server_url, parse_radio_address
+from meshai.entries import Alias, Hours, NodeOrKey, RadioAddress, Switch, Word, check_server_url, parse_radio_address
 from meshai.errors import ConfigError
 
 CHANNEL_BYTES_MAX: Final = 227
@@ -84,7 +84,7 @@ class BotSettings(Section):
     beyond_max_hops: Literal["ignore", "direct"] = Field(
         "ignore", description="what to do about those: ignore them, or answer also on channels by direct message only"
     )
-    answer_mqtt: bool = Field(False, description="whether to answer texts that came over MQTT instead of radio")
+    answer_mqtt: Switch = Field(False, description="whether to answer texts that came over MQTT instead of radio")
 
 
 class ChannelSettings(Section):
@@ -133,6 +133,12 @@ class ReplySettings(Section):
 
 
 class AirtimeSettings(Section):
+    transmit: Switch = Field(
+        True, description="off: listen only; hears and logs, and sends nothing at all, not even what was waiting"
+    )
+    quiet_hours: tuple[Hours, ...] = Field(
+        (), description='when nothing is answered, by the local time of this machine, e.g. ["22:00-07:00"]'
+    )
     share_percent: Annotated[float, Field(ge=0.1, le=50)] = Field(
         2, description="most of any hour the bot's packets may occupy; never more than half the region's duty cycle"
     )
@@ -164,7 +170,7 @@ class ModelSettings(Section):
     context_tokens: Annotated[int, Field(ge=512, le=1_000_000)] = Field(
         2048, description="most tokens of prompt and answer together"
     )
-    system_role: bool = Field(
+    system_role: Switch = Field(
         True, description="false: put the instructions into the first user message, for models without a system role"
     )
     embedded: str = Field(
@@ -233,7 +239,9 @@ class Config(Section):
     channels: ChannelSettings = Field(ChannelSettings(), description="behaviour on channels")
     commands: CommandSettings = Field(CommandSettings(), description="commands such as !help")
     replies: ReplySettings = Field(ReplySettings(), description="how answers are cut and paced")
-    airtime: AirtimeSettings = Field(AirtimeSettings(), description="how much of the shared channel the bot may use")
+    airtime: AirtimeSettings = Field(
+        AirtimeSettings(), description="when and how much the bot may use the shared channel"
+    )
     model: ModelSettings = Field(ModelSettings(), description="the language model that writes the answers")
     storage: StorageSettings = Field(StorageSettings(), description="where conversations are kept")
     log: LogSettings = Field(LogSettings(), description="what is logged")

@@ -1,16 +1,18 @@
 """What may be written for a setting that is more than a number or free text, and what it means."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeAlias
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 TCP_PORT: Final = 4403
 """Where a node with network access listens."""
 
-
+_TIME: Final = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
+_SWITCHED: Final[Mapping[str, bool]] = {"on": True, "yes": True, "off": False, "no": False}
 _NODE_ID: Final = "![0-9a-fA-F]{8}"
 _KEY: Final = "[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]="
 
@@ -24,6 +26,10 @@ def _matching(pattern: str, expected: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _switched(found: object) -> object:
+    return _SWITCHED.get(found.lower(), found) if isinstance(found, str) else found
+
+
 NodeOrKey: TypeAlias = Annotated[
     str,
     _matching(
@@ -32,6 +38,17 @@ NodeOrKey: TypeAlias = Annotated[
     ),
     Field(json_schema_extra={"pattern": f"^({_NODE_ID}|{_KEY})$", "examples": ["!a1b2c3d4"]}),
 ]
+Hours: TypeAlias = Annotated[
+    str,
+    _matching(
+        rf"({_TIME})-(?!\1)({_TIME})",
+        'two different times from 00:00 to 23:59, such as "22:00-07:00"; to be quiet always, set airtime.transmit to '
+        "off",
+    ),
+    Field(json_schema_extra={"pattern": rf"^{_TIME}-{_TIME}$", "examples": ["22:00-07:00"]}),
+]
+Switch: TypeAlias = Annotated[bool, BeforeValidator(_switched)]
+"""True or false, also in the other words that people are used to in YAML."""
 Word: TypeAlias = Annotated[str, Field(pattern=r"^[^\s!]\S*$", examples=["help"])]
 """Something to type after the `!` of a command."""
 Alias: TypeAlias = Annotated[str, Field(pattern=r"\S", examples=["bot"])]

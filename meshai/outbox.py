@@ -62,6 +62,7 @@ class Outbox:
         radio: Radio,
         governor: Governor,
         *,
+        listens_only: bool = False,
         clock: Clock,
         rng: random.Random,
         gap_s: float,
@@ -73,6 +74,7 @@ class Outbox:
         self._database = database
         self._radio = radio
         self._governor = governor
+        self._listens_only = listens_only
         self._clock = clock
         self._rng = rng
         self._gap_s = gap_s
@@ -129,6 +131,9 @@ class Outbox:
 
     async def run(self) -> None:
         """Send until cancelled."""
+        if self._listens_only:
+            # Whoever queues what: it goes no further.
+            await asyncio.Event().wait()
         async with asyncio.TaskGroup() as lanes:
             self._wake.set()
             is_start = True

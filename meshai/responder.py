@@ -40,6 +40,7 @@ from meshai.messages import (
 from meshai.model.base import LanguageModel
 from meshai.outbox import Outbox
 from meshai.plaintext import disarm, plain
+from meshai.quiet import Quiet
 from meshai.radio.base import Radio
 from meshai.registry import Registry
 from meshai.router import Router
@@ -94,6 +95,7 @@ class Responder:
         clock: Clock,
         answer_within_s: float,
         loop_guard: LoopGuard,
+        quiet: Quiet,
     ) -> None:
         self._database = database
         self._radio = radio
@@ -109,6 +111,7 @@ class Responder:
         self._clock = clock
         self._answer_within_s = answer_within_s
         self._loop_guard = loop_guard
+        self._quiet = quiet
         self._turnstiles: dict[NodeNum, _Turnstile] = {}
         self._at_once = asyncio.Semaphore(model.at_once if model is not None else 1)
         self.heard = 0
@@ -116,7 +119,7 @@ class Responder:
         self.answered = 0
         """Messages answered since the start, apologies included."""
         self.refused = 0
-        """Messages not answered for the sake of the air, whether or not their sender was told."""
+        """Messages not answered for the sake of the air or the hour, whether or not their sender was told."""
         self.apologies = 0
         """Questions the model gave no answer to."""
 
@@ -126,6 +129,9 @@ class Responder:
         decision = self._route(message)
         if isinstance(decision, Prompt) and self._is_loop(message):
             decision = Ignore("taken for a bot that answers us")
+        if not isinstance(decision, Ignore) and (reason := self._quiet.reason()):
+            decision = Ignore(reason)
+            self.refused += 1
         refusal = None if isinstance(decision, Ignore) else self._refusal(message, decision)
         if refusal:
             self.refused += 1
@@ -190,6 +196,8 @@ class Responder:
                     await self._say(exchange, await self._ask(exchange, question))
 
     def _route(self, message: IncomingMessage) -> Decision:
+        if self._quiet.listens_only:
+            return Ignore("airtime.transmit is off")
         me = self._radio.me
         if me is None:
             return Ignore("our own node is not known yet")

@@ -139,6 +139,7 @@ class FakeRadio:
         is_tapback: bool = False,
         is_stale: bool = False,
         via_mqtt: bool = False,
+        hops: int | None = 0,
         public_key: bytes | None = None,
     ) -> IncomingMessage:
         """A text arrives: direct, or on `channel`."""
@@ -153,7 +154,7 @@ class FakeRadio:
             is_tapback=is_tapback,
             is_stale=is_stale,
             via_mqtt=via_mqtt,
-            hops=0,
+            hops=hops,
             snr=6.25,
             rssi=-60,
             public_key=public_key,

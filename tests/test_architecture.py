@@ -23,7 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "memory outbox",
         "governor",
         "radio model store sim window",
-        "router chunker plaintext retries loops airtime limits pace",
+        "router chunker plaintext retries loops quiet airtime limits pace",
         "messages config configfile entries yamlfile clock errors notify characters",
     )
 )

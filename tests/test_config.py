@@ -159,6 +159,26 @@ class TestValues:
         config = load(write("bot: {answer_mqtt: TRUE}\nreplies: {gap_s: 3}\nmodel: {timeout_s: 1.5e1}"), {})
         assert (config.bot.answer_mqtt, config.replies.gap_s, config.model.timeout_s) == (True, 3.0, 15.0)
 
+    @pytest.mark.parametrize(
+        ("word", "meant"),
+        [
+            ("on", True),
+            ("Off", False),
+            ("yes", True),
+            ("no", False),
+            ("'off'", False),
+            ("true", True),
+            ("False", False),
+        ],
+    )
+    def test_truth_in_the_words_people_use(self, write: Callable[[str], Path], word: str, meant: bool) -> None:
+        config = load(write(f"airtime: {{transmit: {word}}}\nbot: {{answer_mqtt: {word}}}"), {})
+        assert (config.airtime.transmit, config.bot.answer_mqtt) == (meant, meant)
+
+    def test_quiet_hours_need_no_quotes(self, write: Callable[[str], Path]) -> None:
+        text = "airtime:\n  quiet_hours: [22:00-07:00, 12:30-13:00]\n"
+        assert load(write(text), {}).airtime.quiet_hours == ("22:00-07:00", "12:30-13:00")
+
     def test_channel_zero_counts_as_set(self, write: Callable[[str], Path]) -> None:
         assert load(write("channels: {answer_on: [0]}"), {}).channels.answer_on == (0,)
 
@@ -289,7 +309,7 @@ FAULTS = [
     ("replies:\n  max_packets: 010\n", '2: replies.max_packets: found the text "010"; expected a whole number'),
     ("model:\n  name: 123\n", '2: model.name: found the number 123; expected text, in quotes: "123"'),
     ("model:\n  name: true\n", '2: model.name: found true; expected text, in quotes: "true"'),
-    ("bot:\n  answer_mqtt: yes\n", '2: bot.answer_mqtt: found the text "yes"; expected true or false'),
+    ("bot:\n  answer_mqtt: maybe\n", '2: bot.answer_mqtt: found the text "maybe"; expected true or false'),
     ("bot:\n  aliases: bot\n", '2: bot.aliases: found the text "bot"; expected a list, each text such as "bot"'),
     ("bot:\n  persona: {a: b}\n", "2: bot.persona: found a section with keys; expected text (what the model is told"),
     ("bot:\n  persona: [a]\n", "2: bot.persona: found a list; expected text"),
@@ -310,6 +330,14 @@ FAULTS = [
      '"!a1b2c3d4", or the public key of a node, 44 characters that end in =, as the apps show it'),
     ("bot:\n  answer_nodes:\n  - '!a1b2c3d4'\n  - 'AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8'\n",
      '4: bot.answer_nodes.1: found the text "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwd..."; expected a node id such as'),
+    ("airtime:\n  quiet_hours: 22:00-07:00\n", '2: airtime.quiet_hours: found the text "22:00-07:00"; expected a list, '
+     'each text such as "22:00-07:00"'),
+    ("airtime:\n  quiet_hours: [22:00-22:00]\n", '2: airtime.quiet_hours.0: found the text "22:00-22:00"; expected two '
+     'different times from 00:00 to 23:59, such as "22:00-07:00"; to be quiet always, set airtime.transmit to off'),
+    ("airtime:\n  quiet_hours: [12:00-13:00, 24:00-07:00]\n", "2: airtime.quiet_hours.1: found the text"),
+    ("airtime:\n  quiet_hours: [22-7]\n", '2: airtime.quiet_hours.0: found the text "22-7"; expected two different'),
+    ("airtime:\n  quiet_hours: [2230]\n", "2: airtime.quiet_hours.0: found the number 2230; expected text such as"),
+    ("airtime:\n  transmit: never\n", '2: airtime.transmit: found the text "never"; expected true or false'),
     ("bot:\n  max_hops: 8\n", "2: bot.max_hops: found the number 8; expected a whole number from 0 to 7"),
     ("bot:\n  beyond_max_hops: no\n", '2: bot.beyond_max_hops: found the text "no"; expected one of ignore, direct'),
     # limits, with their reason

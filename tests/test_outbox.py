@@ -98,13 +98,16 @@ def reply(destination: Conversation, *texts: str) -> list[OutgoingPacket]:
 class Box:
     """An outbox that runs, and the way the responder feeds it."""
 
-    def __init__(self, database: Database, radio: RecordingRadio, clock: ScaledClock) -> None:
+    def __init__(
+        self, database: Database, radio: RecordingRadio, clock: ScaledClock, *, listens_only: bool = False
+    ) -> None:
         self.database = database
         governor = Governor(database, radio, AirtimeSettings(), clock=clock, queued_s=lambda: self.outbox.waiting_s)
         self.outbox = Outbox(
             database,
             radio,
             governor,
+            listens_only=listens_only,
             clock=clock,
             rng=random.Random(1),
             gap_s=2.5,
@@ -515,3 +518,18 @@ async def test_a_tapback_is_not_put_after_a_restart(
         await box.drained()
         assert await box.left() == 0
     assert radio.texts == ["the answer"]
+
+
+async def test_when_it_may_only_listen_nothing_leaves_whoever_queues_it(
+    database: Database, radio: RecordingRadio, fast: ScaledClock
+) -> None:
+    box = Box(database, radio, fast, listens_only=True)
+    await box.put(reply(ANNA, "left over"))
+    task = asyncio.create_task(box.outbox.run())
+    await box.put(reply(Channel(2), "new"))
+    await fast.sleep(60)
+    assert not task.done()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert radio.tries == []
+    assert await box.left() == 2

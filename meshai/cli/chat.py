@@ -47,11 +47,12 @@ async def _chat(config: Config, *, is_terminal: bool) -> int:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if is_terminal:
         click.echo("Write to MeshAI; !help lists its commands, Ctrl-D ends.")
-    # A terminal needs no pause between packets and no limits, and a running service its own database.
+    # A terminal needs no pause between packets and no limits nor rest at night, and a running service its own database.
     config = config.model_copy(
         update={
             "replies": config.replies.model_copy(update={"gap_s": 0.0}),
             "airtime": AirtimeSettings(answers_per_node_hour=1000, answers_per_hour=10_000),
+            "bot": config.bot.model_copy(update={"answer_nodes": ()}),
             "storage": config.storage.model_copy(update={"path": database_path(config).with_name("chat.db")}),
         }
     )
