@@ -122,6 +122,8 @@ class Responder:
         """Messages not answered for the sake of the air or the hour, whether or not their sender was told."""
         self.apologies = 0
         """Questions the model gave no answer to."""
+        self.asking = 0
+        """Questions the model works on, or that wait for it."""
 
     async def hear(self, message: IncomingMessage) -> Exchange | None:
         """Decide on a message, and note it if it will be answered. Returns None for silence."""
@@ -331,16 +333,18 @@ class Responder:
 
     @asynccontextmanager
     async def _working(self, exchange: Exchange) -> AsyncIterator[None]:
-        """Put a sign to the question, if the settings ask for it, when this block takes long."""
-        if not self._replies.working_after_s:
-            yield
-            return
-        sign = asyncio.create_task(self._sign(exchange), name=f"sign to {exchange.message.packet_id:08x}")
+        """Count the question, and put a sign to it, if the settings ask for it, when this block takes long."""
+        sign: asyncio.Task[None] | None = None
+        if self._replies.working_after_s:
+            sign = asyncio.create_task(self._sign(exchange), name=f"sign to {exchange.message.packet_id:08x}")
+        self.asking += 1
         try:
             yield
         finally:
-            sign.cancel()
-            await asyncio.gather(sign, return_exceptions=True)
+            self.asking -= 1
+            if sign is not None:
+                sign.cancel()
+                await asyncio.gather(sign, return_exceptions=True)
 
     async def _sign(self, exchange: Exchange) -> None:
         await self._clock.sleep(self._replies.working_after_s)

@@ -4,19 +4,20 @@ import asyncio
 import random
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import nullcontext
 
 import click
-from prompt_toolkit import PromptSession
 from prompt_toolkit.patch_stdout import patch_stdout
+from rich.console import Console
 
 from meshai import app
-from meshai.cli import ConfigSource, logs
+from meshai.cli import ConfigSource, logs, thinking
 from meshai.clock import SystemClock
 from meshai.config import AirtimeSettings, Config, database_path
 from meshai.loops import NoGuard
 from meshai.notify import Notifier
+from meshai.responder import Responder
 
 
 @click.command(
@@ -57,20 +58,19 @@ async def _chat(config: Config, *, is_terminal: bool) -> int:
         }
     )
     clock = SystemClock()
+    responder: Responder | None = None
     radio = app.terminal_radio(
         config,
         clock=clock,
         show=lambda text: click.echo(click.style("MeshAI> ", fg="green") + text),
-        lines=_typed(stop) if is_terminal else None,
+        lines=_typed(stop, lambda: responder is not None and responder.asking > 0) if is_terminal else None,
     )
-    apologies = 0
 
     async def watch(parts: app.Parts) -> None:
-        nonlocal apologies
-        try:
-            await asyncio.Event().wait()
-        finally:
-            apologies = parts.responder.apologies
+        nonlocal responder
+        responder = parts.responder
+        if not is_terminal:
+            await thinking.show(Console(), lambda: parts.responder.asking > 0)
 
     await app.run(
         config,
@@ -83,12 +83,12 @@ async def _chat(config: Config, *, is_terminal: bool) -> int:
         starts_afresh=True,
         watch=watch,
     )
-    return 1 if apologies and not is_terminal else 0
+    return 1 if responder is not None and responder.apologies and not is_terminal else 0
 
 
-async def _typed(stop: asyncio.Event) -> AsyncIterator[str]:
+async def _typed(stop: asyncio.Event, is_thinking: Callable[[], bool]) -> AsyncIterator[str]:
     """What is typed, line by line, until Ctrl-D; Ctrl-C stops the whole program, also while an answer is awaited."""
-    prompt: PromptSession[str] = PromptSession("You> ")
+    prompt = thinking.prompt(is_thinking)
     while True:
         try:
             # With its own handler of SIGINT the prompt would take away ours when it ends.

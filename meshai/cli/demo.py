@@ -6,14 +6,16 @@ import re
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import click
+from prompt_toolkit.patch_stdout import patch_stdout
 from rich.console import Console
 
 from meshai import app
-from meshai.cli import logs
+from meshai.cli import logs, thinking
 from meshai.cli.airview import AirView
 from meshai.cli.model import fetch_shown
 from meshai.cli.params import picture, seconds
@@ -166,15 +168,22 @@ class _Stage:
     async def _play(self, parts: app.Parts, people: list[Peer], you: Peer) -> None:
         await parts.radio.ready()
         self._view.note(f"The bot is attached to a node by TCP; it listens on #{BOT_CHANNEL} and to direct messages.")
+
+        def is_thinking() -> bool:
+            return parts.responder.asking > 0
+
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(self._note_memory(parts), name="memory"),
                 group.create_task(self._talk(people), name="talk"),
             ]
+            is_typed = self._duration_s is None and sys.stdin.isatty()
+            if not is_typed and not self._console.record:
+                tasks.append(group.create_task(thinking.show(self._console, is_thinking), name="thinking"))
             if self._duration_s is not None:
                 await self._clock.sleep(self._duration_s)
-            elif sys.stdin.isatty():
-                await self._keyboard(you)
+            elif is_typed:
+                await self._keyboard(you, is_thinking)
             else:
                 await self._stop.wait()
             for task in tasks:
@@ -195,17 +204,14 @@ class _Stage:
         if line.wants_answer:
             self._asked.append((peer, packet_id))
 
-    async def _keyboard(self, you: Peer) -> None:
+    async def _keyboard(self, you: Peer, is_thinking: Callable[[], bool]) -> None:
         """What you type is sent by your node, until you end it."""
-        from prompt_toolkit import PromptSession
-        from prompt_toolkit.patch_stdout import patch_stdout
-
         self._view.note(
             f"You are on the mesh too: type to write to MeshAI directly, #{BOT_CHANNEL} TEXT to speak on the channel "
             "(@MeshAI addresses the bot), !help for commands. Ctrl-D ends.",
             "bold",
         )
-        prompt: PromptSession[str] = PromptSession("You> ")
+        prompt = thinking.prompt(is_thinking)
         with patch_stdout(raw=True):
             self._console.file = sys.stdout
             while not self._stop.is_set():

@@ -4,9 +4,15 @@ import asyncio
 import os
 import pty
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.model.serving import Asked, HttpServer, completion
+from meshai.cli import thinking
+from tests.model.serving import Answer, Asked, HttpServer, completion
+
+SIGN = thinking.SIGN.rstrip("…")
+"""A prompt may draw the rest apart."""
 
 
 def settings(folder: Path, model: HttpServer) -> Path:
@@ -65,36 +71,91 @@ async def test_what_an_earlier_run_left_is_not_answered_and_no_answer_is_a_failu
     assert "no usable answer" in out
 
 
-async def test_a_terminal_shows_answers_and_ends_with_ctrl_d(tmp_path: Path) -> None:
+class Terminal:
+    """What a person sees and types."""
+
+    def __init__(self, controller: int) -> None:
+        self.controller = controller
+        self.shown = b""
+
+    async def see(self, text: str) -> str:
+        """Read until this is shown; returns all before it that was not asked for yet."""
+        async with asyncio.timeout(30):
+            while text.encode() not in self.shown:
+                self.shown += await asyncio.to_thread(os.read, self.controller, 4096)
+        before, _, self.shown = self.shown.partition(text.encode())
+        return before.decode(errors="replace")
+
+    def type(self, keys: str) -> None:
+        os.write(self.controller, keys.encode())
+
+
+@asynccontextmanager
+async def chatting(
+    file: Path, *, stdin: int | None = None
+) -> AsyncIterator[tuple[Terminal, asyncio.subprocess.Process]]:
+    """`meshai chat` in a terminal, and whatever its input is; it ends with code 0."""
     controller, terminal = pty.openpty()
-    shown = b""
-    async with HttpServer.answering(completion("Fine.")) as model:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "meshai", "--config", str(settings(tmp_path, model)), "chat"),
-            stdin=terminal,
-            stdout=terminal,
-            stderr=terminal,
-            start_new_session=True,
-            env={**os.environ, "TERM": "xterm"},
-        )
-        os.close(terminal)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "meshai", "--config", str(file), "chat"),
+        stdin=terminal if stdin is None else stdin,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        env={**os.environ, "TERM": "xterm"},
+    )
+    os.close(terminal)
+    try:
+        yield Terminal(controller), process
+        draining = asyncio.create_task(asyncio.to_thread(drain, controller))
+        assert await asyncio.wait_for(process.wait(), 10) == 0
+        await draining
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        os.close(controller)
 
-        async def see(text: bytes) -> None:
-            nonlocal shown
-            async with asyncio.timeout(30):
-                while text not in shown:
-                    shown += await asyncio.to_thread(os.read, controller, 4096)
 
-        try:
-            await see(b"You>")
-            os.write(controller, b"hello\r")
-            await see(b"Fine.")
-            os.write(controller, b"\x04")
-            draining = asyncio.create_task(asyncio.to_thread(drain, controller))
-            assert await asyncio.wait_for(process.wait(), 10) == 0
-            await draining
-        finally:
-            os.close(controller)
+class Slow:
+    """A model that writes as long as it is let."""
+
+    def __init__(self) -> None:
+        self.may_end = asyncio.Event()
+
+    async def __call__(self, asked: Asked, writer: asyncio.StreamWriter) -> Answer:
+        await self.may_end.wait()
+        return Answer(completion("Fine."))
+
+
+async def test_a_terminal_shows_answers_and_ends_with_ctrl_d(tmp_path: Path) -> None:
+    slow = Slow()
+    async with HttpServer(slow) as model, chatting(settings(tmp_path, model)) as (terminal, _):
+        assert SIGN not in await terminal.see("You>")
+        terminal.type("hello\r")
+        await terminal.see(SIGN)
+        slow.may_end.set()
+        await terminal.see("Fine.")
+        assert SIGN not in await terminal.see("You>")
+        terminal.type("!ping\r")
+        assert SIGN not in await terminal.see("pong")
+        # Keys that are typed while the prompt is away are the terminal's own.
+        await terminal.see("You>")
+        terminal.type("\x04")
+
+
+async def test_a_piped_question_is_seen_to_be_thought_about_on_a_terminal(tmp_path: Path) -> None:
+    slow = Slow()
+    async with (
+        HttpServer(slow) as model,
+        chatting(settings(tmp_path, model), stdin=asyncio.subprocess.PIPE) as (terminal, process),
+    ):
+        assert process.stdin is not None
+        process.stdin.write(b"hello\n")
+        process.stdin.close()
+        await terminal.see(SIGN)
+        slow.may_end.set()
+        await terminal.see("Fine.")
 
 
 def drain(descriptor: int) -> None:
