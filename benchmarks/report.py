@@ -13,16 +13,20 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured quantity beside its goal; `goal` is an upper bound, None where none is set."""
+    """One measured quantity beside its goal, None where none is set."""
 
     name: str
     measured: float
     unit: str
     goal: float | None = None
+    is_floor: bool = False
+    """The goal is the least that is good enough, not the most."""
 
     @property
     def holds(self) -> bool | None:
-        return None if self.goal is None else self.measured <= self.goal
+        if self.goal is None:
+            return None
+        return self.measured >= self.goal if self.is_floor else self.measured <= self.goal
 
 
 def options(description: str) -> argparse.Namespace:
@@ -33,16 +37,17 @@ def options(description: str) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def show(title: str, rows: Iterable[Row], json_file: Path | None) -> None:
-    """Print the table, and write the rows where asked to."""
+def show(title: str, rows: Iterable[Row], json_file: Path | None, all_rows: Iterable[Row] | None = None) -> None:
+    """Print the table, and write the rows where asked to: `all_rows` when there are more than the table shows."""
     rows = list(rows)
     table = Table(title=title)
     for heading in ("what", "measured", "unit", "goal", "holds"):
         table.add_column(heading, justify="right" if heading in ("measured", "goal") else "left")
     for row in rows:
-        goal = "" if row.goal is None else f"< {row.goal:g}"
+        goal = "" if row.goal is None else f"{'>' if row.is_floor else '<'} {row.goal:g}"
         holds = {None: "", True: "yes", False: "[red]no[/red]"}[row.holds]
         table.add_row(escape(row.name), f"{row.measured:.4g}", row.unit, goal, holds)
     Console().print(table)
     if json_file is not None:
-        json_file.write_text(json.dumps([asdict(row) | {"holds": row.holds} for row in rows], indent=1) + "\n")
+        written = [asdict(row) | {"holds": row.holds} for row in (rows if all_rows is None else all_rows)]
+        json_file.write_text(json.dumps(written, indent=1) + "\n")

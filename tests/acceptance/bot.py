@@ -13,9 +13,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from meshai import app
-from meshai.clock import ScaledClock
+from meshai.clock import Clock, ScaledClock
 from meshai.config import AirtimeSettings, Config, ModelSettings, RadioSettings, ReplySettings, StorageSettings
+from meshai.loops import LoopGuard
 from meshai.notify import Notifier
+from meshai.radio.base import Radio
 from tests.model.serving import Answer, Asked, HttpServer, completion
 
 
@@ -41,8 +43,15 @@ def echoing() -> HttpServer:
 
 
 @asynccontextmanager
-async def running(settings: Config, clock: ScaledClock, *, seed: int = 1003) -> AsyncIterator[app.Parts]:
-    """The bot in this process."""
+async def running(
+    settings: Config,
+    clock: Clock,
+    *,
+    rng: random.Random | None = None,
+    radio: Radio | None = None,
+    loop_guard: LoopGuard | None = None,
+) -> AsyncIterator[app.Parts]:
+    """The bot in this process; `rng`, `radio` and `loop_guard` take the place of the usual ones."""
     stop = asyncio.Event()
     built: asyncio.Future[app.Parts] = asyncio.get_running_loop().create_future()
 
@@ -51,7 +60,16 @@ async def running(settings: Config, clock: ScaledClock, *, seed: int = 1003) -> 
         await asyncio.Event().wait()
 
     task = asyncio.create_task(
-        app.run(settings, clock=clock, rng=random.Random(seed), stop=stop, notifier=Notifier({}), watch=watch)
+        app.run(
+            settings,
+            clock=clock,
+            rng=rng or random.Random(1003),
+            stop=stop,
+            notifier=Notifier({}),
+            radio=radio,
+            loop_guard=loop_guard,
+            watch=watch,
+        )
     )
     try:
         await asyncio.wait((built, task), return_when=asyncio.FIRST_COMPLETED)
