@@ -5,6 +5,7 @@ import random
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +34,10 @@ class Bot(StrEnum):
 
 
 class ForgetfulRadio:
-    """A radio that is satisfied when the node has taken a packet: nothing is waited for, so nothing is sent again."""
+    """A radio that is satisfied when the node has taken a packet: nothing is waited for, so nothing is sent again.
+
+    It does not tell how busy the channel is either, so that the governor spares nothing.
+    """
 
     def __init__(self, radio: Radio) -> None:
         self._radio = radio
@@ -51,7 +55,7 @@ class ForgetfulRadio:
         return self._radio.state
 
     def nodes(self) -> Mapping[NodeNum, Node]:
-        return self._radio.nodes()
+        return {number: replace(node, channel_utilisation_percent=None) for number, node in self._radio.nodes().items()}
 
     async def __aenter__(self) -> Self:
         await self._radio.__aenter__()

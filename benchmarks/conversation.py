@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from meshai.airtime import Modem, text_frame_bytes
+from meshai.chunker import CUT_MARK
 from meshai.clock import Clock
 from meshai.sim.air import OnAir
 from meshai.sim.mesh import SimulatedMesh
@@ -126,6 +127,8 @@ class Outcome:
     replies: int
     whole: int
     """Complete and in order, as the person read them."""
+    shortened: int
+    """Of those, cut to one packet with a mark that says so, because the channel was busy."""
     parts: int
     """Read by the people, each counted once."""
     repeated: int
@@ -172,6 +175,23 @@ class Outcome:
     def took(self, quantile: float) -> float:
         times = sorted(self.took_s)
         return times[min(len(times) - 1, int(quantile * len(times)))] if times else math.nan
+
+
+class _Reply:
+    """What a person has read of the answer to one question."""
+
+    def __init__(self, answer: str, texts: Sequence[HeardText]) -> None:
+        self.texts = texts
+        seen: dict[str, HeardText] = {}
+        for heard in texts:
+            seen.setdefault(_piece(heard.text), heard)
+        self.first = list(seen.values())
+        """Each part as it was read first."""
+        joined = "".join(seen)
+        self.is_shortened = joined.endswith(CUT_MARK)
+        joined = _bare(joined.removesuffix(CUT_MARK))
+        self.is_whole = joined == _bare(answer) or (self.is_shortened and _bare(answer).startswith(joined))
+        self.characters = len(answer) if joined == _bare(answer) else sum(map(len, seen))
 
 
 class Conversations:
@@ -226,28 +246,18 @@ class Conversations:
 
     def _outcome(self, began: float) -> Outcome:
         read = self._read()
-        whole = parts = repeated = characters = 0
-        took: list[float] = []
-        for question in self._questions:
-            texts = read[question.number]
-            first = list({_piece(heard.text): heard for heard in reversed(texts)}.values())[::-1]
-            parts += len(first)
-            repeated += len(texts) - len(first)
-            if _bare("".join(_piece(heard.text) for heard in first)) == _bare(question.answer):
-                whole += 1
-                characters += len(question.answer)
-                took.append(first[-1].at - (question.heard_at or 0))
-            else:
-                characters += sum(len(_piece(heard.text)) for heard in first)
+        replies = [(question, _Reply(question.answer, read[question.number])) for question in self._questions]
+        whole = [(question, reply) for question, reply in replies if reply.is_whole]
         log = self._mesh.log
         own = [entry for entry in log if entry.by == self._node.number]
         ids = {entry.packet_id for entry in own if entry.is_text}
         return Outcome(
             replies=len(self._questions),
-            whole=whole,
-            parts=parts,
-            repeated=repeated,
-            characters=characters,
+            whole=len(whole),
+            shortened=sum(reply.is_shortened for _, reply in whole),
+            parts=sum(len(reply.first) for _, reply in replies),
+            repeated=sum(len(reply.texts) - len(reply.first) for _, reply in replies),
+            characters=sum(reply.characters for _, reply in replies),
             own_texts_s=sum(entry.airtime_s for entry in own if entry.is_text),
             all_characters=sum(len(question.answer) for question in self._questions),
             least_s=sum(self._least.airtime_s(question.answer) for question in self._questions),
@@ -255,7 +265,7 @@ class Conversations:
             on_air_s=sum(entry.airtime_s for entry in own),
             busy_s=sum(entry.airtime_s for entry in log),
             duration_s=self._mesh.clock.now() - began,
-            took_s=tuple(took),
+            took_s=tuple(reply.first[-1].at - (question.heard_at or 0) for question, reply in whole),
             refused=sum(handed.refusal in REFUSALS for handed in self._node.firmware.refusals),
         )
 
