@@ -31,7 +31,7 @@ from meshai.config import (
 from meshai.entries import check_server_url, parse_radio_address
 from meshai.errors import ConfigError
 from meshai.model import engine
-from meshai.model.discovery import local_servers
+from meshai.model.discovery import Listing, listing, local_servers
 from meshai.radio.discovery import serial_ports
 
 NO_TERMINAL: Final = """\
@@ -167,7 +167,12 @@ def init(
     if aliases:
         given["bot.aliases"] = list(aliases)
     if not is_silent:
-        given = interview(given, ports=serial_ports, offers=local_offers, engine_trouble=engine.trouble)
+        given = interview(
+            given, ports=serial_ports, offers=local_offers, engine_trouble=engine.trouble, models_at=models_at
+        )
+    elif model_url and model_name:
+        key = environment().get(api_key_variable or "", "")
+        click.echo(judged(model_url, model_name, models_at(model_url, key)))
     kept = write(path, given)
     if kept is not None:
         click.echo(f"the old file is kept: {kept}")
@@ -185,16 +190,17 @@ def interview(
     ports: Callable[[], Sequence[str]],
     offers: Callable[[], Sequence[Offer]],
     engine_trouble: Callable[[], str],
+    models_at: Callable[[str], Listing],
 ) -> dict[str, object]:
     """Ask for what is not `given`; the answers by dotted key.
 
-    `engine_trouble` says why the model of our own cannot run here, or nothing.
+    `engine_trouble` says why the model of our own cannot run here, or nothing; `models_at` asks a server what it has.
     """
     answers = dict(given)
     if "radio.address" not in answers:
         answers["radio.address"] = ask_address(ports())
     if "model.base_url" not in answers:
-        answers |= ask_model(offers(), engine_trouble())
+        answers |= ask_model(offers(), engine_trouble(), models_at)
     if "channels.answer_on" not in answers:
         usual = ",".join(map(str, Config().channels.answer_on))
         click.echo("\nOn channels the bot answers only when addressed; channel 0 is the public one.")
@@ -210,6 +216,20 @@ def local_offers() -> list[Offer]:
     return [Offer(server.base_url, name) for server in servers for name in server.models][:MOST_OFFERS]
 
 
+def models_at(base_url: str, key: str = "") -> Listing:
+    return asyncio.run(listing(SystemClock(), base_url, key=key))
+
+
+def judged(base_url: str, name: str, found: Listing) -> str:
+    """Whether a server has the model that it is to be asked for, in a line."""
+    if found.trouble:
+        return f"not tested: {found.trouble}"
+    # Ollama's names are complete with a tag only.
+    if name in found.models or f"{name}:latest" in found.models:
+        return f"{base_url} answers and has {name}"
+    return f"{base_url} answers, but does not list {name}; it has {', '.join(found.models[:MOST_OFFERS])}"
+
+
 def ask_address(ports: Sequence[str]) -> str:
     click.echo("How is the radio attached?")
     _list(ports)
@@ -218,7 +238,7 @@ def ask_address(ports: Sequence[str]) -> str:
     return str(chosen)
 
 
-def ask_model(offers: Sequence[Offer], engine_trouble: str) -> dict[str, object]:
+def ask_model(offers: Sequence[Offer], engine_trouble: str, models_at: Callable[[str], Listing]) -> dict[str, object]:
     click.echo("\nWhich language model answers?")
     _list([f"{offer.name} at {offer.base_url}" for offer in offers])
     click.echo(
@@ -234,9 +254,17 @@ def ask_model(offers: Sequence[Offer], engine_trouble: str) -> dict[str, object]
         case "embedded" | "off":
             return {"model.embedded": "off" if chosen == "off" else "auto"}
         case _:
-            model_name = click.prompt("Name of the model there")
+            url = str(chosen)
+            found = models_at(url)
+            _list(found.models[:MOST_OFFERS])
+            if found.trouble:
+                click.echo(f"  its models cannot be listed: {found.trouble}")
+            only = "1" if len(found.models) == 1 else None
+            model_name = click.prompt("Name of the model there", only, value_proc=_numbered(found.models, str.strip))
+            if found.models:
+                click.echo(f"  {judged(url, model_name, found)}")
             key = click.prompt("Environment variable with its key", "", show_default=False, value_proc=variable)
-            return server(str(chosen), model_name, key)
+            return server(url, model_name, key)
 
 
 def server(base_url: str, name: str, key_variable: str) -> dict[str, object]:

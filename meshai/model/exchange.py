@@ -4,6 +4,7 @@ Pure: statuses, bodies and exceptions in; a `Completion` or a `Failure` out. The
 names the server, the status and the remedy, and never holds the key, whatever the server echoes.
 """
 
+import ipaddress
 import json
 import re
 import socket
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
+from urllib.parse import urlsplit
 
 from meshai.errors import ContextTooLong, ModelError, ModelRefused, ModelUnavailable
 from meshai.model.base import Completion
@@ -21,7 +23,7 @@ PIECE_LENGTH: Final = 16
 LEAST_PIECE: Final = 4
 QUOTE_LENGTH: Final = 200
 """How many characters of a server's own words an error repeats."""
-_USUAL_PATH: Final = "check model.base_url, which usually ends in /v1"
+USUAL_PATH: Final = "check model.base_url, which usually ends in /v1"
 
 _PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 _CONTEXT_EXCEEDED: Final = re.compile(
@@ -81,7 +83,7 @@ def read_completion(server: Server, body: str, max_tokens: int) -> Completion | 
     except (ValueError, RecursionError):
         # Not quoted: what is broken may be the answer itself, and logs hold no texts.
         said = "a web page, not JSON" if _is_page(body) else f"broken JSON ({len(body.encode(errors='replace'))} bytes)"
-        remedy = _USUAL_PATH if _is_page(body) else "look at the server's log"
+        remedy = USUAL_PATH if _is_page(body) else "look at the server's log"
         return Failure(ModelUnavailable(f"{server} answered 200 with {said}; {remedy}"))
     match answer:
         case {"error": error} if error:
@@ -95,7 +97,7 @@ def read_completion(server: Server, body: str, max_tokens: int) -> Completion | 
         case {"choices": [] | None}:
             return Failure(ModelRefused(f"{server} answered with an empty list of choices; look at the server's log"))
         case _:
-            return Failure(ModelUnavailable(f"{server} answered 200, but not with a chat completion; {_USUAL_PATH}"))
+            return Failure(ModelUnavailable(f"{server} answered 200, but not with a chat completion; {USUAL_PATH}"))
 
 
 def read_model_names(body: str) -> list[str]:
@@ -108,6 +110,16 @@ def read_model_names(body: str) -> list[str]:
                 return []
     except (ValueError, RecursionError):
         return []
+
+
+def is_loopback(base_url: str) -> bool:
+    """Whether a server is on this machine, by its address."""
+    host = urlsplit(base_url).hostname or ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
 
 
 def from_status(server: Server, status: int, body: str, retry_after: str = "") -> Failure:
@@ -172,7 +184,7 @@ def _remedy(server: Server, status: int, words: str) -> str:
         case _ if status >= 500:
             return "the server has a fault; look at its log"
         case _:
-            return _USUAL_PATH
+            return USUAL_PATH
 
 
 def _why_no_text(server: Server, message: Mapping[object, object], finish_reason: object, max_tokens: int) -> str:

@@ -6,19 +6,17 @@ they run on our clock, end with the time a person is made to wait, and leave the
 """
 
 import asyncio
-import ipaddress
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
-from urllib.parse import urlsplit
 
 from meshai.clock import Clock
 from meshai.config import ModelSettings
 from meshai.errors import ModelTimeout, ModelUnavailable
 from meshai.model.base import ChatMessage, Completion
-from meshai.model.exchange import Failure, Server, from_connection, from_status, read_completion
+from meshai.model.exchange import Failure, Server, from_connection, from_status, is_loopback, read_completion
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -180,7 +178,7 @@ class OpenAIModel:
             told = "model.api_key holds a space, line break or letter that no key has; copy it again"
             raise ModelUnavailable(f"{server}: {told}")
         # A proxy cannot reach this machine's loopback; an explicit transport takes none from the environment.
-        transport = httpx2.AsyncHTTPTransport() if _is_loopback(server.base_url) else None
+        transport = httpx2.AsyncHTTPTransport() if is_loopback(server.base_url) else None
         try:
             return AsyncOpenAI(
                 base_url=server.base_url,
@@ -214,12 +212,3 @@ def fold_system(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
 def _encodable(text: str) -> str:
     """Text without the lone surrogates that a terminal or a file name may bring, and JSON cannot carry."""
     return text.encode("utf-8", "replace").decode()
-
-
-def _is_loopback(base_url: str) -> bool:
-    host = urlsplit(base_url).hostname or ""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-    return address.is_loopback or address.is_unspecified

@@ -1,5 +1,6 @@
 """`meshai init`: the questions, and the file that comes of the answers."""
 
+import asyncio
 import os
 import pty
 import stat
@@ -16,10 +17,14 @@ from meshai.cli import main
 from meshai.cli.init import Offer, interview, write
 from meshai.config import Config, example, load
 from meshai.errors import ConfigError
+from meshai.model.discovery import Listing
+from tests.model.serving import HttpServer
 
 ROOT = Path(__file__).parents[2]
 PORTS = ("/dev/serial/by-id/usb-Heltec", "/dev/ttyACM0")
 OFFERS = (Offer("http://127.0.0.1:11434/v1", "llama3.2:3b"), Offer("http://127.0.0.1:8080/v1", "qwen"))
+
+NOBODY = Listing([], "nobody answers; is it on?")
 
 
 @pytest.fixture
@@ -37,6 +42,7 @@ def ask(
     ports: Sequence[str] = (),
     offers: Sequence[Offer] = (),
     engine_trouble: str = "",
+    there: Listing = NOBODY,
 ) -> tuple[dict[str, object], str]:
     """The answers that come of these lines typed, and what was shown."""
     found: dict[str, object] = {}
@@ -44,7 +50,13 @@ def ask(
     @click.command()
     def asks() -> None:
         found.update(
-            interview(given or {}, ports=lambda: ports, offers=lambda: offers, engine_trouble=lambda: engine_trouble)
+            interview(
+                given or {},
+                ports=lambda: ports,
+                offers=lambda: offers,
+                engine_trouble=lambda: engine_trouble,
+                models_at=lambda url: there,
+            )
         )
 
     result = CliRunner().invoke(asks, input="".join(f"{line}\n" for line in lines), catch_exceptions=False)
@@ -79,13 +91,29 @@ class TestInterview:
         assert config.model.name == "llama3.2:3b"
 
     def test_a_server_of_ones_own_with_a_key_in_the_environment(self, tmp_path: Path) -> None:
-        answers, _ = ask("tcp:10.0.0.7", "https://llm.example/v1", "big", "KEY", "0 1", "")
+        answers, shown = ask("tcp:10.0.0.7", "https://llm.example/v1", "big", "KEY", "0 1", "")
         config = changed(answers, tmp_path)
         assert config.radio.address == "tcp:10.0.0.7"
         assert (config.model.base_url, config.model.name) == ("https://llm.example/v1", "big")
         assert config.model.api_key.get_secret_value() == "k"
         assert config.channels.answer_on == (0, 1)
         assert "api_key: ${KEY}" in (tmp_path / "config.yaml").read_text()
+        assert "its models cannot be listed: nobody answers; is it on?" in shown
+
+    def test_a_server_is_asked_which_models_it_has(self) -> None:
+        many = Listing(["llama3.2:latest", "qwen"])
+        url = "http://10.0.0.5/v1"
+        for typed, name, told in (
+            ("2", "qwen", f"{url} answers and has qwen"),
+            ("llama3.2", "llama3.2", f"{url} answers and has llama3.2"),
+            ("gemma", "gemma", f"{url} answers, but does not list gemma; it has llama3.2:latest, qwen"),
+        ):
+            answers, shown = ask("auto", url, typed, "", "", "", there=many)
+            assert answers["model.name"] == name
+            assert "  2  qwen" in shown
+            assert told in shown
+        answers, _ = ask("auto", url, "", "", "", "", there=Listing(["only"]))
+        assert answers["model.name"] == "only"
 
     def test_wrong_answers_are_asked_again(self) -> None:
         answers, shown = ask(
@@ -144,7 +172,7 @@ class TestFile:
             path,
             "--yes",
             *("--address", "tcp:10.0.0.7:4404"),
-            *("--model-url", "http://10.0.0.5:8080/v1", "--model-name", "m", "--api-key-variable", "KEY"),
+            *("--model-url", "http://127.0.0.1:1/v1", "--model-name", "m", "--api-key-variable", "KEY"),
             *("--channels", "2,1,1", "--alias", "bot", "--alias", " ! Bot"),
         )
         assert result.exit_code == 0, result.output
@@ -154,6 +182,16 @@ class TestFile:
         assert config.model.api_key.get_secret_value() == "k"
         assert config.channels.answer_on == (1, 2)
         assert config.bot.aliases == ("bot", "! Bot")
+        assert "not tested: http://127.0.0.1:1/v1: connection refused; is the server running" in result.output
+
+    async def test_a_given_server_is_asked_with_its_key(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("KEY", "sk-1")
+        async with HttpServer.answering({"data": [{"id": "big"}]}) as model:
+            options = ("--model-url", f"{model.url}/v1", "--model-name", "big", "--api-key-variable", "KEY")
+            result = await asyncio.to_thread(init, path, "--yes", *options)
+        assert result.exit_code == 0, result.output
+        assert f"{model.url}/v1 answers and has big" in result.output
+        assert model.asked[0].headers["authorization"] == "Bearer sk-1"
 
     def test_what_was_there_is_kept_each_time(self, path: Path) -> None:
         path.parent.mkdir()
