@@ -76,7 +76,7 @@ async def test_the_usual_ports_can_be_probed() -> None:
     [
         (HttpServer(hang), ": no answer within 3 s; is the address right and the machine on?"),
         (HttpServer(flood), "answered with more than any list of models"),
-        (HttpServer.answering(Answer({"error": "no key"}, 401)), "401 Unauthorized (no key); check model.api_key"),
+        (HttpServer.answering(Answer({"error": "no key"}, 401)), "401 Unauthorized (no key); set model.api_key"),
         (HttpServer.answering(Answer("", 302, {"Location": "/login"})), "302 Found (/login)"),
         (HttpServer.answering(Answer("<html>", content_type="text/html")), "lists no models; check model.base_url"),
         (HttpServer(babble), "connection failed"),
