@@ -181,10 +181,11 @@ async def test_a_long_answer_leaves_in_numbered_parts_and_memory_keeps_what_was_
     words = " ".join(f"слово{number}" for number in range(200))
     config = Config(replies=ReplySettings(max_packets=3))
     async with story(tmp_path, answer=lambda _: words, config=config) as told:
-        told.radio.hear("tell me", sender=ANNA)
+        told.radio.hear("tell me", sender=ANNA, packet_id=77)
         await told.until(lambda: len(told.radio.sent) == 3)
-        told.radio.hear("what else?", sender=ANNA)
+        told.radio.hear("what else?", sender=ANNA, packet_id=78)
         await told.until(lambda: len(told.radio.sent) == 6)
+    assert [packet.address.reply_to for packet in told.radio.sent] == [77] * 3 + [78] * 3
     parts = told.said_to(Direct(ANNA))[:3]
     assert [part[:6] for part in parts] == ["(1/3) ", "(2/3) ", "(3/3) "]
     assert all(len(part) <= 150 and len(part.encode()) <= 200 for part in parts)

@@ -3,6 +3,11 @@
 A packet counts as handed over when the node says so for its id. Only two queue statuses wait in a node for its
 client, so ours may have been discarded: when none comes but the node answers a heartbeat, the packet is written once
 more with its id, which costs nothing if the node has it, and then counts too. A heartbeat costs no airtime.
+
+Receivers know a packet by its sender and id. A node that comes back under another number, as after an update of its
+firmware or with new keys, is another sender: a packet written under the old number that may or may not have left is
+sent again under the new one, and may be read twice. Not sending it again would be no better rule, for whatever still
+waited in the node was lost as it restarted, and an answer read twice does less harm than one never read.
 """
 
 import asyncio
