@@ -1,88 +1,23 @@
 """Whole stories: from a text on the radio to packets in the air, through the real store, router and outbox."""
 
 import asyncio
-import random
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from meshai.app import Parts, built, serve
 from meshai.clock import ScaledClock
 from meshai.config import AirtimeSettings, BotSettings, ChannelSettings, Config, ModelSettings, ReplySettings
 from meshai.errors import ModelRefused, ModelTimeout, ModelUnavailable
-from meshai.loops import NoGuard
-from meshai.messages import Channel, Delivery, Direct, Fate, Node
+from meshai.messages import Channel, Delivery, Direct, Fate
 from meshai.model.base import ChatMessage
 from meshai.model.tokens import estimate
-from meshai.notify import Notifier
 from meshai.responder import MOST_REPEATS
 from meshai.store import heard
 from meshai.store.database import open_database
-from meshai.testing import FakeRadio, ScriptedModel
-
-ANNA, BEN = 0xA11A, 0xBE17
-
-
-def echo(messages: Sequence[ChatMessage]) -> str:
-    return f"You said {messages[-1].content}"
-
-
-class Story:
-    """A running bot on a fake radio."""
-
-    def __init__(self, parts: Parts, radio: FakeRadio, model: ScriptedModel, clock: ScaledClock) -> None:
-        self.parts, self.radio, self.model, self.clock = parts, radio, model, clock
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not holds():
-                await self.clock.sleep(0.2)
-
-    async def quiet(self, seconds: float = 8) -> None:
-        """Let everything pending come to its end."""
-        await self.clock.sleep(seconds)
-        async with asyncio.timeout(20):
-            await self.parts.outbox.drained()
-
-    def said_to(self, destination: Direct | Channel) -> list[str]:
-        return [packet.text for packet in self.radio.sent if packet.address.destination == destination]
-
-
-@asynccontextmanager
-async def story(
-    folder: Path,
-    *,
-    answer: Callable[[Sequence[ChatMessage]], str | Exception] = echo,
-    config: Config | None = None,
-    radio: FakeRadio | None = None,
-    has_model: bool = True,
-    clock: ScaledClock | None = None,
-) -> AsyncIterator[Story]:
-    clock = clock or ScaledClock(50, start=1_800_000_000)
-    radio = radio or FakeRadio(nodes=[Node(ANNA, "Anna"), Node(BEN, "Ben")])
-    model, stop = ScriptedModel(answer), asyncio.Event()
-    model.context_tokens = (config or Config()).model.context_tokens
-    async with (
-        open_database(folder / "meshai.db") as database,
-        built(
-            config or Config(),
-            database=database,
-            radio=radio,
-            model=model if has_model else None,
-            clock=clock,
-            rng=random.Random(7),
-            loop_guard=NoGuard(),
-        ) as parts,
-    ):
-        task = asyncio.create_task(serve(parts, stop=stop, clock=clock, notifier=Notifier({})))
-        try:
-            yield Story(parts, radio, model, clock)
-        finally:
-            stop.set()
-            await task
+from meshai.testing import FakeRadio
+from tests.stories import ANNA, BEN, story
 
 
 async def test_a_direct_question_is_answered_to_its_sender_in_reply(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from meshai.clock import ScaledClock
 from meshai.config import AirtimeSettings, BotSettings, Config
 from meshai.messages import Direct, Node
 from meshai.testing import FakeRadio
-from tests.test_conversation import ANNA, BEN, story
+from tests.stories import ANNA, BEN, story
 
 KEY, SHOWN_KEY = bytes(range(32)), "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 
