@@ -24,6 +24,7 @@ from meshai.messages import TextLimits
 from meshai.model.base import ChatMessage, LanguageModel
 from meshai.model.tokens import estimate
 from meshai.notify import Notifier
+from meshai.orders import Orders
 from meshai.outbox import Outbox
 from meshai.quiet import Quiet
 from meshai.radio.base import Radio
@@ -132,7 +133,7 @@ async def built(
         memory=memory,
         outbox=outbox,
         governor=governor,
-        router=Router(config.bot, config.channels, config.commands, registry.commands),
+        router=Router(config.bot, config.channels, config.commands, registry.commands, registry.admin_names),
         registry=registry,
         status=status,
         replies=config.replies,
@@ -141,6 +142,7 @@ async def built(
         answer_within_s=config.radio.answer_within_s,
         loop_guard=loop_guard or LoopGuard(),
         quiet=quiet,
+        orders=Orders(database, quiet, clock),
     )
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(radio)

@@ -2,7 +2,7 @@
 
 from meshai.clock import Clock
 from meshai.commands import help as help_command
-from meshai.commands import more, ping, reset, status, whoami
+from meshai.commands import ignore, more, ping, quiet, reset, restart_radio, stats, status, whoami
 from meshai.config import ModelSettings
 from meshai.model.base import LanguageModel
 from meshai.model.embedded import EmbeddedModel
@@ -14,6 +14,8 @@ def register(registry: Registry) -> None:
     """Register everything the program brings along, in the order `!help` lists it."""
     for module in (help_command, more, ping, status, whoami, reset):
         registry.command(module.command)
+    for command in (quiet.command, ignore.command, ignore.undo, stats.command, restart_radio.command):
+        registry.command(command)
 
 
 def model(settings: ModelSettings, *, clock: Clock) -> LanguageModel | None:

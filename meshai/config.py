@@ -12,7 +12,17 @@ import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
 from meshai.configfile import commented, parse, shown
-from meshai.entries import Alias, Hours, NodeOrKey, RadioAddress, Switch, Word, check_server_url, parse_radio_address
+from meshai.entries import (
+    Alias,
+    Hours,
+    NodeOrKey,
+    PublicKey,
+    RadioAddress,
+    Switch,
+    Word,
+    check_server_url,
+    parse_radio_address,
+)
 from meshai.errors import ConfigError
 
 CHANNEL_BYTES_MAX: Final = 227
@@ -77,6 +87,11 @@ class BotSettings(Section):
         (),
         description="the only nodes that get an answer, likewise; by key only their encrypted direct messages, which "
         "prove it; empty: everyone",
+    )
+    admin_keys: tuple[PublicKey, ...] = Field(
+        (),
+        description="public keys of those who may use !quiet, !ignore, !unignore, !stats and !restart-radio, in "
+        "encrypted direct messages only; empty: nobody",
     )
     max_hops: Annotated[int, Field(ge=0, le=7)] = Field(
         7, description="questions that came over more relays than this are from too far away; with 7 none is"

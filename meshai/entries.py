@@ -38,6 +38,11 @@ NodeOrKey: TypeAlias = Annotated[
     ),
     Field(json_schema_extra={"pattern": f"^({_NODE_ID}|{_KEY})$", "examples": ["!a1b2c3d4"]}),
 ]
+PublicKey: TypeAlias = Annotated[
+    str,
+    _matching(_KEY, "a public key, 44 characters that end in =, as the apps show it; an id or a name proves nothing"),
+    Field(json_schema_extra={"pattern": f"^{_KEY}$", "examples": ["AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="]}),
+]
 Hours: TypeAlias = Annotated[
     str,
     _matching(

@@ -40,6 +40,11 @@ def parse_key(text: str) -> bytes:
     return key
 
 
+def key_text(key: bytes) -> str:
+    """A public key as the apps show it."""
+    return base64.b64encode(key).decode()
+
+
 @dataclass(frozen=True, slots=True)
 class Direct:
     """The conversation with one node by direct message."""

@@ -17,6 +17,11 @@ class Registry:
         """In the order they were registered, which is the order of `!help`."""
         return MappingProxyType(self._commands)
 
+    @property
+    def admin_names(self) -> frozenset[str]:
+        """The commands that only admins may use."""
+        return frozenset(name for name, command in self._commands.items() if command.admin)
+
     def command(self, command: Command) -> None:
         """Register a command. Raises ValueError when its name is taken."""
         if command.name in self._commands:

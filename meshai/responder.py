@@ -38,6 +38,7 @@ from meshai.messages import (
     node_id,
 )
 from meshai.model.base import LanguageModel
+from meshai.orders import Orders
 from meshai.outbox import Outbox
 from meshai.plaintext import disarm, plain
 from meshai.quiet import Quiet
@@ -96,6 +97,7 @@ class Responder:
         answer_within_s: float,
         loop_guard: LoopGuard,
         quiet: Quiet,
+        orders: Orders,
     ) -> None:
         self._database = database
         self._radio = radio
@@ -112,6 +114,7 @@ class Responder:
         self._answer_within_s = answer_within_s
         self._loop_guard = loop_guard
         self._quiet = quiet
+        self._orders = orders
         self._turnstiles: dict[NodeNum, _Turnstile] = {}
         self._at_once = asyncio.Semaphore(model.at_once if model is not None else 1)
         self.heard = 0
@@ -119,7 +122,7 @@ class Responder:
         self.answered = 0
         """Messages answered since the start, apologies included."""
         self.refused = 0
-        """Messages not answered for the sake of the air or the hour, whether or not their sender was told."""
+        """Messages not answered for the sake of the air, the hour or an order, whether or not their sender was told."""
         self.apologies = 0
         """Questions the model gave no answer to."""
         self.asking = 0
@@ -129,24 +132,31 @@ class Responder:
         """Decide on a message, and note it if it will be answered. Returns None for silence."""
         self.heard += 1
         decision = self._route(message)
-        if isinstance(decision, Prompt) and self._is_loop(message):
-            decision = Ignore("taken for a bot that answers us")
-        if not isinstance(decision, Ignore) and (reason := self._quiet.reason()):
-            decision = Ignore(reason)
-            self.refused += 1
-        refusal = None if isinstance(decision, Ignore) else self._refusal(message, decision)
-        if refusal:
-            self.refused += 1
+        refusal = None
+        if not isinstance(decision, Ignore) and not self._is_order(decision):
+            decision, refusal = await self._judged(message, decision)
         _log_heard(message, decision if refusal is None else Ignore(refusal.reason))
         if isinstance(decision, Ignore) or (refusal and not refusal.text):
             return None
         return await self._note(message, decision, refusal.text if refusal else "")
 
+    async def _judged(self, message: IncomingMessage, decision: Command | Prompt) -> tuple[Decision, Refusal | None]:
+        """Whether what could be answered is answered, and if not, whether that is told."""
+        if isinstance(decision, Prompt) and self._is_loop(message):
+            return Ignore("taken for a bot that answers us"), None
+        if reason := await self._orders.silence(message, self._node(message.sender)):
+            self.refused += 1
+            return Ignore(reason), None
+        refusal = self._refusal(message, decision)
+        if refusal:
+            self.refused += 1
+        return decision, refusal
+
     @again_if_replaced
     async def _note(self, message: IncomingMessage, decision: Command | Prompt, refusal: str) -> Exchange | None:
         async with self._database.transaction() as db:
             number = await heard.add(db, message)
-            if number is None:
+            if number is None or (self._is_order(decision) and not await self._orders.is_new(db, message)):
                 log.debug("silent on packet %08x: answered before", message.packet_id)
                 return None
             if isinstance(decision, Prompt) and not refusal:
@@ -196,6 +206,10 @@ class Responder:
             case Prompt(question):
                 async with self._in_order(exchange.message.sender):
                     await self._say(exchange, await self._ask(exchange, question))
+
+    def _is_order(self, decision: Command | Prompt) -> bool:
+        """Whether it is a command of an admin's, which is followed at any hour."""
+        return isinstance(decision, Command) and self._registry.commands[decision.name].admin
 
     def _route(self, message: IncomingMessage) -> Decision:
         if self._quiet.listens_only:
@@ -255,8 +269,17 @@ class Responder:
     async def _run(self, exchange: Exchange, command: Command) -> Reply:
         message = exchange.message
         await self._begin(exchange)
+        is_from_admin = self._router.is_from_admin(message)
         request = Request(
-            message, command.argument, self._node(message.sender), self._memory, self._status, self._registry.commands
+            message,
+            command.argument,
+            self._node(message.sender),
+            self._memory,
+            self._status,
+            self._orders,
+            self._radio,
+            self._clock,
+            {name: each for name, each in self._registry.commands.items() if is_from_admin or not each.admin},
         )
         try:
             return await self._registry.commands[command.name].run(request)

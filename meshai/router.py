@@ -51,8 +51,14 @@ class Router:
     """Decides on messages one after the other; it remembers which packets it has seen, and nothing else."""
 
     def __init__(
-        self, bot: BotSettings, channels: ChannelSettings, commands: CommandSettings, command_names: Collection[str]
+        self,
+        bot: BotSettings,
+        channels: ChannelSettings,
+        commands: CommandSettings,
+        command_names: Collection[str],
+        admin_names: Collection[str] = (),
     ) -> None:
+        """`admin_names` are those of `command_names` that only admins may use."""
         if found := faults(bot, commands, command_names):
             raise ConfigError("\n".join(f"{'.'.join(map(str, key))}: {text}" for key, text in found.items()))
         self._answer_mqtt = bot.answer_mqtt
@@ -62,7 +68,10 @@ class Router:
         self._max_hops = bot.max_hops
         self._answers_far = bot.beyond_max_hops == "direct"
         self._replies_directly = channels.reply_by == "direct"
-        self._commands = _commands(command_names, commands.aliases)
+        words = _commands(command_names, commands.aliases)
+        self._commands = {word: name for word, name in words.items() if name not in admin_names}
+        self._orders = {word: name for word, name in words.items() if name in admin_names}
+        self._admins = _keys("bot.admin_keys", bot.admin_keys)
         self._aliases = tuple(alias.strip().removeprefix("@") for alias in bot.aliases)
         self._own_names = ("", "")
         self._addressing = _Addressing(self._own_names, self._aliases)
@@ -73,11 +82,16 @@ class Router:
 
         `sender` is what our node knows of who sent it.
         """
-        if reason := self._silence(message, me) or self._unwanted(message, sender):
+        if reason := self._silence(message, me):
+            return Ignore(reason)
+        self._learn_own_names(me)
+        order = self._order(message)
+        if order is None and (reason := self._unwanted(message, sender)):
             return Ignore(reason)
         if self._is_repeated(message):
             return Ignore("repeated packet")
-        self._learn_own_names(me)
+        if order is not None:
+            return order
         if message.is_direct:
             rest = self._addressing.after_call(message.text)
             return self._addressed(message.text) if rest is None else self._addressed(rest, is_called=True)
@@ -86,12 +100,25 @@ class Router:
         rest = self._addressing.without_name(message.text)
         if _typed_command(message.text):
             # Other bots have commands too, also some that name us.
-            return self._command(message.text if rest is None else rest) or Ignore("unknown command")
+            return _command(message.text if rest is None else rest, self._commands) or Ignore("unknown command")
         return Ignore("not addressed") if rest is None else self._addressed(rest, is_called=True)
 
     def reply_address(self, message: IncomingMessage) -> Address:
         """Where the answer to `message` goes."""
         return message.reply_address(direct=self._replies_directly or self._is_far(message))
+
+    def is_from_admin(self, message: IncomingMessage) -> bool:
+        """Whether `message` proves by its encryption that an admin sent it to us alone, by radio."""
+        return (
+            message.is_direct and not message.via_mqtt and message.packet_id != 0 and message.public_key in self._admins
+        )
+
+    def _order(self, message: IncomingMessage) -> Command | None:
+        """The command of an admin's that only admins may use."""
+        if not self.is_from_admin(message):
+            return None
+        rest = self._addressing.after_call(message.text)
+        return _command(message.text if rest is None else rest, self._orders)
 
     def _silence(self, message: IncomingMessage, me: Node) -> str:
         """Why the message gets no answer whatever it says; empty if it may get one."""
@@ -144,7 +171,7 @@ class Router:
         text = text.strip()
         if is_called and _PUNCTUATION.fullmatch(text):
             return Command("help")
-        if command := self._command(text):
+        if command := _command(text, self._commands):
             return command
         if typed := _typed_command(text):
             return Command("help", typed[0])
@@ -153,14 +180,15 @@ class Router:
             return Command(name)
         return Prompt(text)
 
-    def _command(self, text: str) -> Command | None:
-        """The known command at the very start of `text`."""
-        typed = _typed_command(text)
-        if not typed:
-            return None
-        word, argument = typed
-        name = self._commands.get(_folded(word)) or self._commands.get(_folded(word.rstrip(".,:;!?…。，！？")))
-        return Command(name, argument) if name else None
+
+def _command(text: str, names: Mapping[str, str]) -> Command | None:
+    """The known command at the very start of `text`; `names` are the commands by the words for them."""
+    typed = _typed_command(text)
+    if not typed:
+        return None
+    word, argument = typed
+    name = names.get(_folded(word)) or names.get(_folded(word.rstrip(".,:;!?…。，！？")))
+    return Command(name, argument) if name else None
 
 
 def _typed_command(text: str) -> tuple[str, str] | None:
@@ -269,15 +297,22 @@ class _Listed:
     def __init__(self, setting: str, entries: Collection[str]) -> None:
         try:
             self._numbers = frozenset(parse_node_id(entry) for entry in entries if entry.startswith("!"))
-            self._keys = frozenset(parse_key(entry) for entry in entries if not entry.startswith("!"))
         except ValueError as error:
             raise ConfigError(f"{setting}: {error}") from None
+        self._keys = _keys(setting, [entry for entry in entries if not entry.startswith("!")])
 
     def __bool__(self) -> bool:
         return bool(self._numbers or self._keys)
 
     def has(self, number: NodeNum, *keys: bytes | None) -> bool:
         return number in self._numbers or not self._keys.isdisjoint(keys)
+
+
+def _keys(setting: str, entries: Iterable[str]) -> frozenset[bytes]:
+    try:
+        return frozenset(map(parse_key, entries))
+    except ValueError as error:
+        raise ConfigError(f"{setting}: {error}") from None
 
 
 def faults(bot: BotSettings, commands: CommandSettings, command_names: Collection[str]) -> dict[SettingKey, str]:

@@ -108,6 +108,7 @@ class FakeRadio:
         self._ids = itertools.count(1)
         self.limits = TextLimits(channel_bytes=160, direct_bytes=200)
         self.sent: list[OutgoingPacket] = []
+        self.reconnects = 0
         self.fate: Callable[[OutgoingPacket], Delivery] = lambda packet: Delivery(
             Fate.DELIVERED if isinstance(packet.address.destination, Direct) else Fate.HANDED_OVER
         )
@@ -186,6 +187,10 @@ class FakeRadio:
 
     async def ready(self) -> None:
         await self._linked.wait()
+
+    async def reconnect(self) -> None:
+        self.reconnects += 1
+        await self.ready()
 
     async def send(self, packet: OutgoingPacket) -> None:
         size = len(packet.text.encode())

@@ -20,7 +20,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "web responder builtin",
         "registry commands tools",
         "status",
-        "memory outbox",
+        "memory outbox orders",
         "governor",
         "radio model store sim window",
         "router chunker plaintext retries loops quiet airtime limits pace",

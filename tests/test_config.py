@@ -179,6 +179,11 @@ class TestValues:
         text = "airtime:\n  quiet_hours: [22:00-07:00, 12:30-13:00]\n"
         assert load(write(text), {}).airtime.quiet_hours == ("22:00-07:00", "12:30-13:00")
 
+    def test_keys_need_no_quotes(self, write: Callable[[str], Path]) -> None:
+        key = "+/ECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+        config = load(write(f"bot:\n  admin_keys: [{key}]\n  ignore_nodes:\n    - {key}\n"), {})
+        assert config.bot.admin_keys == config.bot.ignore_nodes == (key,)
+
     def test_channel_zero_counts_as_set(self, write: Callable[[str], Path]) -> None:
         assert load(write("channels: {answer_on: [0]}"), {}).channels.answer_on == (0,)
 
@@ -338,6 +343,9 @@ FAULTS = [
     ("airtime:\n  quiet_hours: [22-7]\n", '2: airtime.quiet_hours.0: found the text "22-7"; expected two different'),
     ("airtime:\n  quiet_hours: [2230]\n", "2: airtime.quiet_hours.0: found the number 2230; expected text such as"),
     ("airtime:\n  transmit: never\n", '2: airtime.transmit: found the text "never"; expected true or false'),
+    ("bot:\n  admin_keys: ['!a1b2c3d4']\n", '2: bot.admin_keys.0: found the text "!a1b2c3d4"; expected a public key, '
+     "44 characters that end in =, as the apps show it; an id or a name proves nothing"),
+    ("bot:\n  admin_keys: [AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh9=]\n", "2: bot.admin_keys.0: found the text"),
     ("bot:\n  max_hops: 8\n", "2: bot.max_hops: found the number 8; expected a whole number from 0 to 7"),
     ("bot:\n  beyond_max_hops: no\n", '2: bot.beyond_max_hops: found the text "no"; expected one of ignore, direct'),
     # limits, with their reason

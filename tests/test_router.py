@@ -47,6 +47,8 @@ def router(
     answer: tuple[str, ...] = (),
     max_hops: int = 7,
     beyond_max_hops: str = "ignore",
+    admin_keys: tuple[str, ...] = (),
+    admin_names: Collection[str] = (),
 ) -> Router:
     # Built without validation, as what a plugin or test may pass: the router must hold on its own.
     bot = BotSettings.model_construct(
@@ -56,9 +58,12 @@ def router(
         answer_mqtt=answer_mqtt,
         max_hops=max_hops,
         beyond_max_hops=beyond_max_hops,  # type: ignore[arg-type]
+        admin_keys=admin_keys,
     )
     commands = CommandSettings.model_construct(aliases=dict(command_aliases or {}))
-    return Router(bot, ChannelSettings.model_construct(answer_on=answer_on), commands, command_names)
+    return Router(
+        bot, ChannelSettings.model_construct(answer_on=answer_on), commands, [*command_names, *admin_names], admin_names
+    )
 
 
 def heard(text: str, *, to: int = BROADCAST, sender: int = ANNA, channel: int = 1, **more: object) -> IncomingMessage:
@@ -453,6 +458,61 @@ def test_aliases_of_commands_in_any_script_and_case(text: str) -> None:
     assert isinstance(on_channel("помощь", command_aliases=aliases), Ignore)
 
 
+# Orders of admins
+
+
+def with_admin(**options: object) -> Router:
+    names = ("quiet", "restart-radio")
+    return router(admin_keys=(SHOWN_KEY,), admin_names=names, command_aliases={"тихо": "quiet"}, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "order"),
+    [
+        ("!quiet 2h", Command("quiet", "2h")),
+        ("！ QUIET 2h", Command("quiet", "2h")),
+        ("@AI !quiet", Command("quiet")),
+        ("!тихо 1d", Command("quiet", "1d")),
+        ("!restart-radio", Command("restart-radio")),
+    ],
+)
+def test_an_admins_order_is_followed_and_for_others_it_is_unknown(text: str, order: Command) -> None:
+    assert with_admin().route(heard(text, to=ME.number, public_key=KEY), ME, SENDER) == order
+    word = text.partition("!")[2].partition("！")[2] or text.replace("！", "!").partition("!")[2]
+    for proof in (
+        {},
+        {"public_key": OTHER_KEY},
+        {"public_key": KEY, "packet_id": 0},
+        {"public_key": KEY, "via_mqtt": True},
+    ):
+        routes = with_admin(answer_mqtt=True)
+        # Nor does it help that our node takes this key for the sender's.
+        decision = routes.route(heard(text, to=ME.number, **proof), ME, Node(ANNA, public_key=KEY))
+        assert decision == Command("help", word.split()[0])
+    assert with_admin().route(heard(text.removeprefix("@AI "), public_key=KEY), ME, SENDER) == Ignore("unknown command")
+
+
+def test_the_words_of_orders_alone_are_talk_also_of_an_admins() -> None:
+    for key in (None, KEY):
+        assert with_admin().route(heard("quiet", to=ME.number, public_key=key), ME, SENDER) == Prompt("quiet")
+
+
+def test_orders_are_followed_whoever_is_ignored_and_however_far_away() -> None:
+    routes = with_admin(ignore=("!000000b2", SHOWN_KEY), answer=("!000000c3",), max_hops=0)
+    order = heard("!quiet 2h", to=ME.number, public_key=KEY, hops=5)
+    assert routes.route(order, ME, SENDER) == Command("quiet", "2h")
+    assert routes.route(order, ME, SENDER) == Ignore("repeated packet")
+    talk = heard("!ping", to=ME.number, public_key=KEY, hops=5)
+    assert routes.route(talk, ME, SENDER) == Ignore("from a node in bot.ignore_nodes")
+    assert routes.route(heard("!quiet", to=ME.number, public_key=KEY, is_stale=True), ME, SENDER) == Ignore("stale")
+
+
+def test_without_admin_keys_nobody_is_one() -> None:
+    routes = router(admin_names=("quiet",))
+    for key in (None, b"", KEY):
+        assert routes.route(heard("!quiet", to=ME.number, public_key=key), ME, SENDER) == Command("help", "quiet")
+
+
 # Settings that cannot work
 
 
@@ -466,6 +526,7 @@ def test_aliases_of_commands_in_any_script_and_case(text: str) -> None:
         ({"command_aliases": {"\u200b": "help"}}, "expected one word"),
         ({"ignore": ("!a1b2c3d",)}, "bot.ignore_nodes: '!a1b2c3d' is not a node id"),
         ({"answer": ("a1b2c3d4",)}, "bot.answer_nodes: 'a1b2c3d4' is not a public key"),
+        ({"admin_keys": ("!a1b2c3d4",)}, "bot.admin_keys: '!a1b2c3d4' is not a public key"),
         ({"aliases": ("bot", " ")}, "bot.aliases.1: found ' '"),
         ({"aliases": ("@",)}, "bot.aliases.0: found '@'"),
     ],

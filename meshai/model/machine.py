@@ -17,6 +17,11 @@ def free_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
     return min([machine * 1024, *_cgroup_rooms(proc, cgroups)])
 
 
+def resident_memory(proc: Path = PROC) -> int:
+    """Bytes of memory this process has in use; 0 where that cannot be known."""
+    return _fields(proc / "self/status").get("VmRSS:", 0) * 1024
+
+
 def _cgroup_rooms(proc: Path, cgroups: Path) -> list[int]:
     """What each control group around us leaves free; the tightest one counts."""
     own = next((line[3:] for line in _text(proc / "self/cgroup").splitlines() if line.startswith("0::")), None)

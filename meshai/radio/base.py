@@ -69,6 +69,10 @@ class Radio(Protocol):
         """Wait until the link is up."""
         ...
 
+    async def reconnect(self) -> None:
+        """Drop the link and wait until there is a new one."""
+        ...
+
     async def send(self, packet: OutgoingPacket) -> None:
         """Hand one packet to the node and return when it has confirmed to hold it.
 

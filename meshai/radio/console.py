@@ -87,6 +87,9 @@ class ConsoleRadio:
     async def ready(self) -> None:
         """Return at once: a terminal is always there."""
 
+    async def reconnect(self) -> None:
+        """Return at once, likewise."""
+
     async def send(self, packet: OutgoingPacket) -> None:
         check_fits(packet)
         self._show(packet.text)

@@ -98,6 +98,8 @@ class MeshtasticRadio:
         self._link: Link | None = None
         self._stuck: list[Link] = []
         self._up = asyncio.Event()
+        self._down = asyncio.Event()
+        self._down.set()
         self._since = clock.monotonic()
         self._trouble = "connecting"
         self._is_closed = False
@@ -153,6 +155,12 @@ class MeshtasticRadio:
         self._inbox.stop()
 
     async def ready(self) -> None:
+        await self._up.wait()
+
+    async def reconnect(self) -> None:
+        if self._link is not None and self.is_connected:
+            self._link.lose("a new link was asked for")
+        await self._down.wait()
         await self._up.wait()
 
     async def send(self, packet: OutgoingPacket) -> None:
@@ -235,6 +243,7 @@ class MeshtasticRadio:
         self._nodes = self._known_nodes().kept()
         was_up = self.is_connected
         self._up.clear()
+        self._down.set()
         if not await _to_its_end(link.close()):
             self._counts = replace(self._counts, stuck_threads=self._counts.stuck_threads + 1)
             self._stuck.append(link)
@@ -290,6 +299,7 @@ class MeshtasticRadio:
         self._me, self._since = own, self._clock.monotonic()
         self._counts = replace(self._counts, connects=self._counts.connects + 1)
         self._up.set()
+        self._down.clear()
         log.log(
             self._level_of_change(logging.INFO),
             "radio: %s to %s at %s, region %s, preset %s, firmware %s",

@@ -16,17 +16,20 @@ MOST_TURNS: Final = 2000
 """Turns a stand-in keeps, about a megabyte."""
 BUSY_S: Final = 1.0
 NUMBERED: Final = ("heard", "outbox")
+ORDERS: Final = ("quiet", "ignored", "ordered")
 
 
 async def seed(source: aiosqlite.Connection, stand_in: aiosqlite.Connection) -> None:
     """Copy what is owed into an empty stand-in: questions without an answer, packets to send, what "more" would say.
 
-    Beside it the airtime spent, which limits what may be sent.
+    Beside it the airtime spent, which limits what may be sent, and what admins ordered.
     """
     await _copy(source, stand_in, "heard", where="message IS NOT NULL")
     await _copy(source, stand_in, "outbox")
     await _copy(source, stand_in, "rests")
     await _copy(source, stand_in, "airtime")
+    for table in ORDERS:
+        await _copy(source, stand_in, table)
     # An answer is only remembered beside its question.
     await _copy(source, stand_in, "turns", where="exchange IN (SELECT id FROM heard WHERE message IS NOT NULL)")
     await _raise_numbers(stand_in, await _numbers(source))
@@ -45,11 +48,15 @@ async def bring_back(stand_in: aiosqlite.Connection, file: aiosqlite.Connection,
     if knows_all:
         await file.execute("DELETE FROM outbox")
         await file.execute("DELETE FROM rests")
+        await file.execute("DELETE FROM quiet")
+        await file.execute("DELETE FROM ignored")
         await file.execute("UPDATE heard SET message = NULL WHERE message IS NOT NULL")
     await _copy(stand_in, file, "heard")
     await _copy(stand_in, file, "outbox")
     await _copy(stand_in, file, "rests")
     await _copy(stand_in, file, "airtime")
+    for table in ORDERS:
+        await _copy(stand_in, file, table)
     await _copy(stand_in, file, "turns", without={"id"})
     await _raise_numbers(file, await _numbers(stand_in))
 

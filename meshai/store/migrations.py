@@ -94,6 +94,18 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         )
         """,
     ),
+    (
+        # 4: what admins ordered by command
+        "CREATE TABLE quiet (one INTEGER PRIMARY KEY CHECK (one = 1), until REAL NOT NULL)",
+        "CREATE TABLE ignored (who TEXT NOT NULL UNIQUE)",  # node id, or public key in base64
+        """
+        CREATE TABLE ordered (                            -- packets that were orders, never to be followed again
+            node      INTEGER NOT NULL,
+            packet_id INTEGER NOT NULL,
+            PRIMARY KEY (node, packet_id)
+        )
+        """,
+    ),
 )
 
 

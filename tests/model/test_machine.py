@@ -1,7 +1,7 @@
 import os
 from pathlib import Path
 
-from meshai.model.machine import free_memory
+from meshai.model.machine import free_memory, resident_memory
 
 MEMINFO = "MemTotal:  2000000 kB\nMemFree:  100000 kB\nMemAvailable:  1500000 kB\nHugePages_Total:  0\n"
 
@@ -49,3 +49,10 @@ def test_without_proc_it_is_the_memory_of_the_machine(tmp_path: Path) -> None:
 
 def test_this_machine_has_some_memory_but_not_more_than_all() -> None:
     assert 0 < free_memory() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def test_the_memory_of_this_process(tmp_path: Path) -> None:
+    proc, _ = tree(tmp_path, {"proc/self/status": "Name:\tpython\nVmRSS:\t   76000 kB\nThreads:\t3\n"})
+    assert resident_memory(proc) == 76_000 * 1024
+    assert resident_memory(tmp_path / "nowhere") == 0
+    assert resident_memory() > 10_000_000

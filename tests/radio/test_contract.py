@@ -155,3 +155,18 @@ async def test_after_stop_the_texts_end_and_sending_still_works(meet: Meet) -> N
             assert [text async for text in texts] == []
         await radio.send(answer(message, "goodbye"))
         await until(lambda: person.heard() == ["goodbye"])
+
+
+async def test_a_new_link_carries_what_the_old_one_did(meet: Meet) -> None:
+    person = await meet()
+    async with person.radio as radio:
+        async with asyncio.timeout(20):
+            await radio.ready()
+            await radio.reconnect()
+        assert radio.is_connected
+        texts = aiter(radio.messages())
+        await person.says("question")
+        async with asyncio.timeout(20):
+            message = await anext(texts)
+        await radio.send(answer(message, "over the new link"))
+        await until(lambda: person.heard() == ["over the new link"])

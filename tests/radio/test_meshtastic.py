@@ -531,6 +531,30 @@ async def test_what_the_node_wants_its_user_to_know_is_logged_once(
     assert said == ["radio: the node says: Duty cycle limit exceeded. You can send again in 12 mins"]
 
 
+# A new link, when it is asked for.
+
+
+async def test_a_new_link_is_made_once_for_all_who_ask(node: ScriptedNode, attach: Attach) -> None:
+    async with attach(node) as radio:
+        async with asyncio.timeout(20):
+            await asyncio.gather(radio.reconnect(), radio.reconnect())
+        assert radio.is_connected
+        await until(lambda: node.open == 1)
+        assert (node.connects, radio.counts.losses) == (2, 1)
+
+
+async def test_while_there_is_no_link_a_new_one_is_waited_for(node: ScriptedNode, attach: Attach) -> None:
+    node.is_mute = True
+    async with attach(node, is_ready=False) as radio:
+        asking = asyncio.create_task(radio.reconnect())
+        await until(lambda: node.connects == 1)
+        assert not asking.done()
+        node.is_mute = False
+        async with asyncio.timeout(20):
+            await asking
+        assert radio.is_connected
+
+
 # Leaving, whatever is happening.
 
 
