@@ -75,6 +75,9 @@ class ForgetfulRadio:
     async def ready(self) -> None:
         await self._radio.ready()
 
+    async def reconnect(self) -> None:
+        await self._radio.reconnect()
+
     async def send(self, packet: OutgoingPacket) -> None:
         await self._radio.send(packet)
 

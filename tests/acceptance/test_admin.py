@@ -94,7 +94,7 @@ async def test_an_admin_silences_the_bot_and_wakes_it_also_across_a_restart(tmp_
             await there.admin.send_direct("!ping")
             assert await there.is_silent()
             assert "refused 4" in await there.ask(there.admin, "!stats")
-        async with running(there.settings, there.clock, seed=2) as parts:
+        async with running(there.settings, there.clock, rng=random.Random(2)) as parts:
             await parts.radio.ready()
             await there.anna.send_direct("still quiet?")
             assert await there.is_silent()
@@ -112,7 +112,7 @@ async def test_an_admin_has_a_node_ignored_by_id_and_by_key(tmp_path: Path) -> N
             await there.ask(there.admin, f"!ignore {node_id(there.anna.number)}")
             await there.anna.send_direct("!ping")
             assert await there.is_silent()
-        async with running(there.settings, there.clock, seed=2) as parts:
+        async with running(there.settings, there.clock, rng=random.Random(2)) as parts:
             await parts.radio.ready()
             await there.anna.send_channel(1, "@MeshAI !ping")
             assert await there.is_silent()
@@ -202,7 +202,7 @@ async def test_an_order_that_is_played_again_is_followed_once_also_when_all_else
             await there.ask(there.admin, "!quiet off")
             async with parts.database.transaction() as db:
                 await db.execute("DELETE FROM heard")
-        async with running(there.settings, there.clock, seed=2) as parts:
+        async with running(there.settings, there.clock, rng=random.Random(2)) as parts:
             await parts.radio.ready()
             there.node.firmware.deliver(recorded)
             assert await there.is_silent()
