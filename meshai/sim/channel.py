@@ -29,7 +29,6 @@ from meshai.messages import NodeNum
 from meshai.sim.links import Link, Links
 from meshai.sim.packets import copy_of
 
-CAPTURE_DB: Final = 6.0
 SENSED_SYMBOLS: Final = 2.5
 """How long channel activity detection takes (the firmware's slot is that and the switching of the radio)."""
 SETTLING_STEPS: Final = 5
