@@ -33,6 +33,8 @@ class _Trace:
     """Who transmitted it, ourselves and its originator included."""
     passed_on: asyncio.Event = field(default_factory=asyncio.Event)
     """The next hop we named has relayed it, or its destination has acked it."""
+    again_at: float = 0.0
+    """When we relay it once more if that does not happen."""
 
 
 class Routing:
@@ -45,7 +47,8 @@ class Routing:
         self._station = station
         self._transmitter = transmitter
         self._traces: OrderedDict[tuple[NodeNum, int], _Trace] = OrderedDict()
-        self._insisting: set[asyncio.Task[None]] = set()
+        self._insisting: dict[asyncio.Task[None], tuple[int, _Trace]] = {}
+        """Packets, by their id too, of which the next hop has not been heard yet."""
 
     @property
     def _me(self) -> int:
@@ -75,10 +78,19 @@ class Routing:
         trace.relays.add(packet.relay_node)
         if self._station.number in (key[0], packet.to):
             return
-        if is_new or ((hops_of(packet) == 0 or is_fallback) and not self._transmitter.holds(*key)):
+        if is_new:
             self._relay(packet, trace)
+        elif hops_of(packet) == 0 or is_fallback:  # nobody has relayed it in our place
+            if not self._transmitter.holds(*key):
+                self._relay(packet, trace)
         elif not was_asked and not self._station.identity.relays_always:
             self._transmitter.cancel(*key)
+
+    def postpone(self, packet_id: int, airtime_s: float) -> None:
+        """The next hop of others cannot be heard while this packet is on air."""
+        for other_id, trace in self._insisting.values():
+            if other_id != packet_id:
+                trace.again_at += airtime_s
 
     def forget(self) -> None:
         """Lose what a reboot loses."""
@@ -127,16 +139,21 @@ class Routing:
         trace.relays.add(self._me)
         if relayed.next_hop != ANYBODY and relayed.hop_limit > 0:
             task = self._air.spawn(self._insist(relayed, trace, packet.rx_snr), f"second relay of {packet.id:08x}")
-            self._insisting.add(task)
-            task.add_done_callback(self._insisting.discard)
+            self._insisting[task] = packet.id, trace
+            task.add_done_callback(self._insisting.pop)
 
     async def _insist(self, packet: mesh_pb2.MeshPacket, trace: _Trace, heard_snr: float) -> None:
         """Relay a packet once more, for anybody to carry on, if its next hop does not."""
+        clock = self._air.clock
         trace.passed_on.clear()
         again = copy_of(packet)
-        try:
-            async with self._air.clock.timeout(self._air.modem.resend_wait_s(frame_bytes(packet))):
-                await trace.passed_on.wait()
-        except TimeoutError:
-            self.flood(again)
-            self._transmitter.put(again, Cause.RELAY, heard_snr=heard_snr)
+        trace.again_at = clock.monotonic() + self._air.modem.resend_wait_s(frame_bytes(packet))
+        while (left_s := trace.again_at - clock.monotonic()) > 0:
+            try:
+                async with clock.timeout(left_s):
+                    await trace.passed_on.wait()
+            except TimeoutError:
+                continue
+            return
+        self.flood(again)
+        self._transmitter.put(again, Cause.RELAY, heard_snr=heard_snr)

@@ -171,6 +171,8 @@ class RadioStation(ABC):
         for packet_id, pending in self._pending.items():
             if packet_id != packet.id:
                 pending.resend_at += airtime_s
+        if self.routing is not None:
+            self.routing.postpone(packet.id, airtime_s)
 
     def _stop_resending(self, packet_id: int) -> bool:
         pending = self._pending.get(packet_id)

@@ -300,6 +300,50 @@ async def test_relay_whose_next_hop_is_silent_lets_anybody_carry_on(mesh: Simula
     assert [heard.text for heard in far.inbox] == ["hello"]
 
 
+async def test_resend_of_the_originator_does_not_take_back_a_relay_that_waits(
+    mesh: SimulatedMesh, clock: ManualClock
+) -> None:
+    """Ann - Bob - Far; Dan talks so long that Ann sends again before Bob could relay."""
+    ann, bob, far = (mesh.peer(name) for name in ("Ann", "Bob", "Far"))
+    dan = mesh.peer("Dan", role="CLIENT_MUTE")
+    chain(mesh, ann, bob, far)
+    mesh.link(bob, dan)
+    packet_id = await say(clock, ann, "hello", to=far.number, seconds=1)
+    talk = [asyncio.ensure_future(dan.send_channel(0, "x" * 200, hop_limit=0)) for _ in range(3)]
+    await clock.advance(120)
+    await asyncio.gather(*talk)
+    sent = [entry for entry in mesh.log if entry.packet_id == packet_id and entry.cause is not Cause.RELAY]
+    assert sent[1].at < relays(mesh, packet_id)[0].at
+    assert [heard.text for heard in far.inbox] == ["hello"]
+    assert len(sent) == 2
+
+
+async def test_relay_waits_for_its_next_hop_longer_while_others_are_on_air(
+    mesh: SimulatedMesh, clock: ManualClock
+) -> None:
+    """Ann - Bob - Cem - Far; Cem is gone, and Dan, whom Bob hears too, talks meanwhile."""
+    ann, bob, cem, far = (mesh.peer(name) for name in ("Ann", "Bob", "Cem", "Far"))
+    dan = mesh.peer("Dan", role="CLIENT_MUTE")
+    chain(mesh, ann, bob, cem, far)
+    mesh.link(bob, dan)
+    assert bob.routing is not None
+    bob.routing.next_hops[far.number] = relay_byte(cem.number)
+    cem.is_deaf = True
+    packet_id = await say(clock, ann, "hello", to=far.number, seconds=1)
+    question = mesh.log[-1]
+    talk = [asyncio.ensure_future(dan.send_channel(0, "x" * 200, hop_limit=0)) for _ in range(3)]
+    await clock.advance(120)
+    await asyncio.gather(*talk)
+    first, second, *_ = relays(mesh, packet_id)
+    assert (first.by, second.by) == (bob.number, bob.number)
+    heard_at = question.at + question.airtime_s
+    assert mesh.air.channel is not None
+    texts = mesh.air.channel.tally[dan.number, bob.number][Outcome.HEARD]
+    others_s = texts * next(entry.airtime_s for entry in mesh.log if entry.by == dan.number)
+    assert others_s > 5
+    assert second.at - heard_at > mesh.air.modem.resend_wait_s(question.frame_bytes) + others_s
+
+
 async def test_reboot_forgets_the_ways(mesh: SimulatedMesh, clock: ManualClock) -> None:
     node, ann = mesh.node(role="CLIENT"), mesh.peer("Ann")
     chain(mesh, node, ann)
