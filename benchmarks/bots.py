@@ -25,6 +25,8 @@ from tests.model.serving import Answer, Asked, HttpServer, completion
 
 MEMORY: Final = Path("/dev/shm")
 """So that the time of a disk does not count as the bot's; elsewhere than on Linux the usual place."""
+LOOK_S: Final = 10.0
+"""How often it is looked whether a bot has done."""
 
 
 class Bot(StrEnum):
@@ -137,4 +139,9 @@ async def _attached(
         settings = settings.model_copy(update=changes)
         async with running(settings, clock, rng=ours, radio=radio, loop_guard=NoGuard()) as parts:
             await parts.radio.ready()
-            yield parts.outbox.drained
+
+            async def finished() -> None:
+                while parts.outbox.queue:
+                    await clock.sleep(LOOK_S)
+
+            yield finished

@@ -24,7 +24,8 @@ CHATTERERS: Final = 8
 CHATTER_MINUTES: Final = 5.0
 TELEMETRY_MINUTES: Final = 10.0
 PAUSE_PACKETS: Final = 40.0
-"""Airtimes of a 150-byte text between two questions, for each hop of the way: the channel can carry that."""
+"""Airtimes of a 150-byte text between two questions, times the square of the hops: the channel can carry that, for a
+way of three hops takes three transmissions and, with loss, three tries."""
 MOST_CHARACTERS: Final = 420
 AFTERWARDS_S: Final = 180.0
 """How long the channel is watched after the bot has done: what is under way arrives."""
@@ -219,7 +220,7 @@ class Conversations:
         """Ask `count` questions one after the other, and return when the bot has `finished` with all."""
         clock = self._mesh.clock
         modem = self._mesh.air.modem
-        pause_s = PAUSE_PACKETS * modem.airtime_s(text_frame_bytes(150, is_direct=True)) * self._setting.hops
+        pause_s = PAUSE_PACKETS * modem.airtime_s(text_frame_bytes(150, is_direct=True)) * self._setting.hops**2
         began = clock.now()
         async with asyncio.TaskGroup() as asking:
             for number in range(count):

@@ -5,26 +5,26 @@ stands still while anything works and goes to the next timer's moment once nothi
 read, and every other thread of the process sleeps. So a program with real sockets and threads (the radio's library,
 SQLite) runs as fast as the machine computes, and to it its own work takes no time at all.
 
-The state of threads is read from Linux's `/proc`. A thread that waits for the interpreter's lock sleeps too; hence the
-lock is let go for a moment first, and the switch interval is long, so that who takes it then keeps it until it waits
-for something else.
+The state of threads is read from Linux's `/proc`. A thread that waits for the interpreter's lock sleeps too. Hence the
+lock is let go for a moment between two looks: who waits for it is woken then, and if no thread has run from one look
+to the other, none waits for it. The switch interval is long, so that who takes the lock keeps it until it has to wait.
 """
 
 import asyncio
 import math
+import os
 import selectors
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 YIELD_S: Final = 0.00005
 """How long the interpreter's lock is let go, in the machine's time."""
 SWITCH_S: Final = 5.0
-TASKS: Final = Path("/proc/self/task")
+TASKS: Final = "/proc/self/task"
 
 
 class JumpingLoop(asyncio.SelectorEventLoop):
@@ -94,6 +94,7 @@ class _Selector(selectors.BaseSelector):
     def __init__(self, loop: JumpingLoop) -> None:
         self._loop = loop
         self._files = selectors.DefaultSelector()
+        self._asleep: dict[str, bytes] | None = None
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = self._files.select(0)
@@ -103,9 +104,11 @@ class _Selector(selectors.BaseSelector):
         while not ready:
             if timeout is None or not self._loop.is_jumping:
                 return self._walk(timeout)
+            before = self._asleep
             time.sleep(YIELD_S)
             ready = self._files.select(0)
-            if not ready and _others_sleep():
+            self._asleep = _others_asleep()
+            if not ready and self._asleep is not None and self._asleep == before:
                 self._loop.pass_time(timeout)
                 break
         return ready
@@ -133,16 +136,26 @@ class _Selector(selectors.BaseSelector):
         self._files.close()
 
 
-def _others_sleep() -> bool:
-    """Whether every other thread of this process waits for something."""
+def _others_asleep() -> dict[str, bytes] | None:
+    """By thread, how often each other one has run, or None when one of them runs or wants to."""
     me = str(threading.get_native_id())
-    for task in TASKS.iterdir():
-        if task.name == me:
+    runs: dict[str, bytes] = {}
+    for task in os.listdir(TASKS):
+        if task == me:
             continue
         try:
-            stat = (task / "stat").read_bytes()
+            stat = _contents(f"{TASKS}/{task}/stat")
+            runs[task] = _contents(f"{TASKS}/{task}/schedstat")
         except OSError:  # it has just ended
             continue
         if stat[stat.rindex(b")") + 2 : stat.rindex(b")") + 3] not in (b"S", b"Z", b"X"):
-            return False
-    return True
+            return None
+    return runs
+
+
+def _contents(path: str) -> bytes:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(file, 1024)
+    finally:
+        os.close(file)
