@@ -17,6 +17,7 @@ PKI_BYTES: Final = 12
 """Tag and extra nonce of a public-key direct message (firmware `CryptoEngine.cpp`)."""
 MAX_FRAME_BYTES: Final = 255
 """Whole frame on air (firmware `MAX_LORA_PAYLOAD_LEN`)."""
+ACK_FRAME_BYTES: Final = 29
 TRANSMISSIONS: Final = 3
 """Times the firmware sends a packet that wants an ack before it gives up (`NUM_RELIABLE_RETX`)."""
 
@@ -54,6 +55,15 @@ class Modem:
         `contention` is the exponent of the contention window: 3 on an idle channel, 8 on a full one.
         """
         return 2 * self.airtime_s(frame_bytes) + ((1 << contention) + 48) * self.slot_s + 4.5
+
+    def ack_passes_s(self, relays: int) -> float:
+        """How long an ack, with the ack of that over no relay, keeps the channel on its way over so many relays.
+
+        On an idle channel: own packets wait up to 8 slots, a relay that heard well up to 16 + 128.
+        """
+        ack_s = self.airtime_s(ACK_FRAME_BYTES)
+        own_s, relay_s = ack_s + 8 * self.slot_s, ack_s + (16 + 128) * self.slot_s
+        return own_s + (relays * relay_s if relays else own_s)
 
     def ack_wait_s(self, frame_bytes: int) -> float:
         """When all tries have had their time even on a full channel: no routing answer is to be expected later."""

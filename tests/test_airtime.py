@@ -95,6 +95,13 @@ def test_2_4_ghz_has_a_shorter_preamble() -> None:
     assert wide.airtime_s(100) - shorter.airtime_s(100) == pytest.approx(4 * wide.symbol_ms / 1000, abs=0.0011)
 
 
+def test_acks_pass_sooner_than_anything_is_sent_again() -> None:
+    for modem in PRESETS.values():
+        assert modem.ack_passes_s(0) < modem.resend_wait_s(40)
+        assert modem.ack_passes_s(0) < modem.ack_passes_s(1) < modem.ack_passes_s(2)
+    assert PRESETS["LONG_FAST"].ack_passes_s(0) == pytest.approx(2 * (0.477 + 8 * 0.028))
+
+
 def test_ack_wait_covers_all_tries_on_a_full_channel() -> None:
     modem = PRESETS["LONG_FAST"]
     assert modem.ack_wait_s(100) == 3 * modem.resend_wait_s(100, contention=8) > 3 * modem.resend_wait_s(100)

@@ -41,6 +41,8 @@ ACK_MARGIN_S: Final = 10.0
 BUSY_FACTOR: Final = 2
 ACK_WAIT_S: Final = 60.0
 """How long to wait for an ack when the modem is not known."""
+NEAR_RELAYS: Final = 2
+"""Relays whose transmissions can collide with ours, or with that of the one who hears ours."""
 SILENT: Final = "the node no longer answers"
 
 
@@ -53,6 +55,8 @@ class HandOver:
         self._free: int | None = None
         self._answered_at: float | None = None
         self._next_answer: asyncio.Future[None] | None = None
+        self._is_acked_at = clock.monotonic()
+        """When our node's ack of the newest direct text should have passed."""
 
     def opened(self) -> None:
         """A new link: nothing is known of the node's queue, nor that it hears us."""
@@ -82,6 +86,13 @@ class HandOver:
         if (sent := self._sent.get(answer.request_id)) is not None:
             sent.answered(answer, own)
 
+    def on_direct_text(self, modem: Modem, relays: int) -> None:
+        """Our node acks a text that came over so many relays: what we hand over meanwhile would collide with that.
+
+        Sender and first relays draw their moments from few, and those farther off do not hear each other.
+        """
+        self._is_acked_at = self._clock.monotonic() + modem.ack_passes_s(min(relays, NEAR_RELAYS))
+
     def close(self) -> None:
         """End every wait for a packet's fate."""
         self._sent.clear()
@@ -105,6 +116,7 @@ class HandOver:
 
     async def send(self, link: Link, packet: OutgoingPacket, me: OwnNode) -> None:
         """Hand one packet over; see `Radio.send`."""
+        await first(self._clock, self._is_acked_at - self._clock.monotonic(), link.lost)
         await self._wait_for_room(link)
         sent = self._sent.register(packet, self._clock.monotonic())
         await self._write(link, packet, me)
@@ -168,15 +180,19 @@ class HandOver:
             sent.settle(Delivery(Fate.HANDED_OVER))
             return sent.fate.result()
         tries = [sent, *filter(None, (self._sent.get(one.packet_id) for one in earlier))]
-        if within_s is None:
+        ends = [one.delivered for one in tries]
+        over = [*ends, *(() if sent.fate.done() else (sent.fate,))]
+        if within_s is not None:
+            await first(self._clock, within_s, *over)
+        else:
             longest_s = ACK_WAIT_S if modem is None else modem.ack_wait_s(frame_bytes(packet)) + ACK_MARGIN_S
-            within_s = sent.at + longest_s - self._clock.monotonic()
-            if not sent.is_relayed:
+            await first(self._clock, sent.at + longest_s - self._clock.monotonic(), *over)
+            if not sent.relayed.done() and not any(end.done() for end in over):
                 # The firmware counts neither what it hears nor what it sends for others as waiting time, so on a busy
                 # channel its own word, an ack or a nak, comes much later; once a relay was heard no nak comes.
-                within_s += BUSY_FACTOR * longest_s
-        ends = [one.delivered for one in tries]
-        await first(self._clock, within_s, *ends, *(() if sent.fate.done() else (sent.fate,)))
+                await first(self._clock, BUSY_FACTOR * longest_s, *over, sent.relayed)
+                if sent.relayed.done():
+                    await first(self._clock, longest_s, *over)
         sent.give_up()
         return Delivery(Fate.DELIVERED) if any(end.done() for end in ends) else sent.fate.result()
 

@@ -316,6 +316,8 @@ class MeshtasticRadio:
         own = self._me.node.number if self._me is not None else BROADCAST
         match heard.content:
             case IncomingMessage() as message if message.to in (BROADCAST, own):
+                if message.is_direct and not is_stale and self._me is not None and self._me.modem is not None:
+                    self._hand_over.on_direct_text(self._me.modem, message.hops or 0)
                 if not self._inbox.put(replace(message, is_stale=is_stale)) and self._rarely.is_due("full"):
                     log.warning("radio: texts come faster than they are handled; the oldest are dropped")
             case RoutingAnswer() as answer:

@@ -30,7 +30,8 @@ class SentPacket:
         )
         """Whose ack is to come; None when none is."""
         self.at = at
-        self.is_relayed = False
+        self.relayed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """A neighbour was heard passing it on, which ends the firmware's own tries."""
         self.taken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Whether the node holds it: "", or the name of the refusal."""
         self.fate: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
@@ -62,8 +63,8 @@ class SentPacket:
             self.settle(Delivery(Fate.DELIVERED))
             if not self.delivered.done():
                 self.delivered.set_result(None)
-        elif answer.sender == own:
-            self.is_relayed = True
+        elif answer.sender == own and not self.relayed.done():
+            self.relayed.set_result(None)
 
     def settle(self, delivery: Delivery) -> None:
         """The first word that is final stays."""
@@ -72,7 +73,7 @@ class SentPacket:
 
     def give_up(self) -> None:
         """Nothing more will be heard of it."""
-        self.settle(Delivery(Fate.RELAYED if self.is_relayed else Fate.UNCONFIRMED))
+        self.settle(Delivery(Fate.RELAYED if self.relayed.done() else Fate.UNCONFIRMED))
 
     def _take(self, refusal: str) -> None:
         if not self.taken.done():

@@ -9,6 +9,7 @@ from meshai.clock import ScaledClock
 from meshai.errors import NotDelivered
 from meshai.messages import Address, Channel, Conversation, Delivery, Direct, Fate, OutgoingPacket
 from meshai.radio.meshtastic import MeshtasticRadio
+from meshai.sim.air import Cause
 from meshai.sim.mesh import SimulatedMesh
 from meshai.sim.node import SimulatedNode
 from tests.radio.conftest import Attach
@@ -59,6 +60,23 @@ async def test_a_direct_message_is_acked_by_its_destination(
     anna = mesh.peer("Anna", distance=distance)
     assert await fate(radio, packet(Direct(anna.number), "x" * 215)) == Delivery(Fate.DELIVERED)
     assert (await anna.heard()).reply_id == 5
+
+
+@pytest.mark.parametrize("distance", [0, 1])
+async def test_an_answer_lets_the_ack_of_its_question_pass(clock: ScaledClock, attach: Attach, distance: int) -> None:
+    async with SimulatedMesh(clock=clock, rng=random.Random(7), preset="LONG_MODERATE") as mesh:
+        node = mesh.node()
+        anna = mesh.peer("Anna", distance=distance)
+        async with attach(f"tcp:127.0.0.1:{await node.listen_tcp()}") as radio:
+            await anna.send_direct("hello")
+            await anext(radio.messages())
+            await radio.send(packet(Direct(anna.number)))
+            await anna.heard()
+    heard_at = max(
+        entry.at + entry.airtime_s for entry in mesh.log if entry.text == "hello" and entry.sender == anna.number
+    )
+    answer = next(entry for entry in mesh.log if entry.cause is Cause.CLIENT)
+    assert answer.at - heard_at >= mesh.air.modem.ack_passes_s(distance) - 0.5
 
 
 async def test_a_direct_message_nobody_answers(mesh: SimulatedMesh, radio: MeshtasticRadio) -> None:
