@@ -136,7 +136,9 @@ class ReplySettings(Section):
         f"{DIRECT_BYTES_MAX}, because encryption adds its own",
     )
     retries: Annotated[int, Field(ge=0, le=3)] = Field(
-        1, description="how often a direct packet that was lost is sent again, beyond the radio's own three times"
+        2,
+        description="how often a direct packet that was lost is sent again, beyond the radio's own three times; each "
+        "relay on the way adds as many, up to 6",
     )
     working_after_s: Annotated[float, Field(ge=0, le=600)] = Field(
         0,

@@ -28,7 +28,7 @@ from meshai.governor import RECHECK_S, Governor, note
 from meshai.messages import Conversation, Delivery, Direct, Fate, OutgoingPacket, Priority
 from meshai.pace import Turns
 from meshai.radio.base import Radio
-from meshai.retries import again
+from meshai.retries import again, ended
 from meshai.store import outbox as rows
 from meshai.store.database import Connection, Database, again_if_replaced
 from meshai.store.outbox import Waiting
@@ -223,8 +223,9 @@ class Outbox:
         while True:
             delivery = await self._try(item, packet, earlier)
             ends.append(delivery)
-            plan = again(ends, is_direct=is_direct, retries=self._retries)
+            plan = again(ends, is_direct=is_direct, retries=self._retries, relays=packet.address.hops or 0)
             if plan is None or (plan.wants_key and not await self._key_of(packet, plan.pause_s)):
+                delivery = ended(ends)
                 break
             log.debug(
                 "packet %08x: %s; again in %.0f s", packet.packet_id, delivery.reason or delivery.fate, plan.pause_s
