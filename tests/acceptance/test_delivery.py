@@ -37,9 +37,10 @@ async def test_answers_arrive_whole_and_in_order_at_thirty_percent_loss(tmp_path
                 read = [text.text for text in peer.inbox if text.reply_id == reply_id]
                 numbers = [int(found[1]) for text in dict.fromkeys(read) if (found := PART.match(text))]
                 assert numbers == sorted(numbers)
-                whole += len(numbers) == int(PART.match(read[0])[2])  # type: ignore[index]
+                first = PART.match(read[0])  # none in an answer that was kept to one packet, the channel being busy
+                whole += first is None or len(numbers) == int(first[2])
     assert heard >= 25, "the firmware's own three tries bring most questions through"
-    assert whole >= heard - 1, "two tries of three transmissions each are lost once in a hundred packets"
+    assert whole >= heard - 1, "three tries of three transmissions each are hardly ever lost"
     assert tries <= 1.25 * 3 * heard, "late acks spare most second tries"
 
 
