@@ -367,11 +367,12 @@ class Outbox:
         left = await self._stored(end) or 1
         reason = delivery.reason
         log.warning(
-            "packet %08x (%d/%d) to %s %s: %s%s%s",
+            "packet %08x (%d/%d) to %s, in reply to %08x, %s: %s%s%s",
             packet.packet_id,
             packet.part,
             packet.parts,
             packet.address.destination,
+            packet.address.reply_to or 0,
             "not delivered" if delivery.fate is Fate.FAILED else "not sent, too old to be worth saying",
             reason,
             f"; {REMEDIES[reason]}" if reason in REMEDIES else "",
