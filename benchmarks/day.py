@@ -245,7 +245,12 @@ def rows(town: Town, watch: OwnShare, sizes: Sequence[Size], hours: int) -> list
         Row("of the whole time on air, our texts", 100 * watch.spent_s / HOUR_S / hours, "%"),
         Row("refused by the node", len(town.node.firmware.refusals), "packets", 0),
         Row("tracebacks in the log", watch.tracebacks, "lines", 0),
-        Row("resident memory: growth in the second half", last.resident_mb - middle.resident_mb, "MB", 8),
+        Row(
+            "resident memory: growth in the second half",
+            last.resident_mb - middle.resident_mb,
+            "MB",
+            None if hours < DAY_HOURS else 8,
+        ),
         Row("threads: growth in the second half", last.threads - middle.threads, "", 0),
         Row("tasks: growth in the second half", last.tasks - middle.tasks, "", 0),
         Row("open files: growth in the second half", last.files - middle.files, "", 0),
