@@ -8,10 +8,10 @@ the people hear our node directly. Three hops are three links with two relays be
 of packets in each direction; collisions come on top. With chatter, eight more nodes talk and tell their telemetry.
 
 A question is asked again until the bot has it, so that 200 replies are owed in every cell, and times count from there.
-A reply is whole when the person has read all of it in order, or all of what the bot cut it to on a
-busy channel, with its mark. The limits on answers and airtime per hour are far above the defaults, for nobody asks so
-much; the governor's sparing of a busy channel is on. Airtime per character is of our node's own texts, resends
-included. Virtual time; `--quick` takes under a minute, all of it about half an hour on two cores.
+A reply is whole when the person has read all of it in order, or all of what the bot cut it to on a busy channel, with
+its mark. The limits on answers and airtime per hour are far above the defaults, for nobody asks so much; that the
+governor spares a busy channel is on. Airtime per character is of our node's own texts, resends included. Time is
+virtual; `--quick` takes half a minute, all of it about twenty on two cores.
 """
 
 import itertools

@@ -44,7 +44,7 @@ def show(title: str, rows: Iterable[Row], json_file: Path | None, all_rows: Iter
     for heading in ("what", "measured", "unit", "goal", "holds"):
         table.add_column(heading, justify="right" if heading in ("measured", "goal") else "left")
     for row in rows:
-        goal = "" if row.goal is None else f"{'>' if row.is_floor else '<'} {row.goal:g}"
+        goal = "" if row.goal is None else f"{'≥' if row.is_floor else '≤'} {row.goal:g}"
         holds = {None: "", True: "yes", False: "[red]no[/red]"}[row.holds]
         table.add_row(escape(row.name), f"{row.measured:.4g}", row.unit, goal, holds)
     Console().print(table)
