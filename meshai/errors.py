@@ -5,7 +5,8 @@
     ├── StoreError             the database cannot be opened, read or written
     │   └── StoreReplaced      another database is in use from now on; nothing was changed, and trying again helps
     ├── CommandError           its text is for the person who sent the command
-    ├── WindowError            the running bot cannot be looked at, most often because none runs
+    ├── WindowError            the running bot cannot be looked at
+    │   └── NotRunning         because none runs
     ├── WeightsError           a model file cannot be fetched, checked or found
     ├── RadioError
     │   ├── RadioDisconnected  no link to the node now; it may come back
@@ -42,6 +43,10 @@ class CommandError(MeshAIError):
 
 
 class WindowError(MeshAIError):
+    pass
+
+
+class NotRunning(WindowError):
     pass
 
 

@@ -33,7 +33,7 @@ class Place:
     name: str
 
     def __str__(self) -> str:
-        return self.name or self.id
+        return f"{self.id} {self.name}".rstrip() if self.id.startswith("#") else self.name or self.id
 
 
 @dataclass(frozen=True, slots=True)

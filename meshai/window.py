@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from meshai.config import command
-from meshai.errors import MeshAIError, WindowError
+from meshai.errors import MeshAIError, NotRunning, WindowError
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ async def _answer(client: socket.socket, document: Callable[[], Awaitable[bytes]
 
 
 def look(path: Path, *, within_s: float = LOOK_S) -> bytes:
-    """What the bot shows there. Blocks. Raises WindowError when none does, or none that we may look at."""
+    """What the bot shows there. Blocks. Raises WindowError; NotRunning when no bot does."""
     seen = bytearray()
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as window:
@@ -158,7 +158,7 @@ def look(path: Path, *, within_s: float = LOOK_S) -> bytes:
             while len(seen) <= MOST_BYTES and (more := window.recv(65_536)):
                 seen += more
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
-        raise WindowError("the bot is not running") from error
+        raise NotRunning("the bot is not running") from error
     except PermissionError as error:
         raise WindowError(f"the bot runs as another user, who alone may look at {path}") from error
     except BlockingIOError as error:

@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "init": "Write a settings file by answering a few questions.",
     "check": "Test radio, model, database and clock, with a remedy for each.",
     "run": "Answer on the radio, until stopped.",
+    "status": "See how the running bot is: link, queue, deliveries, airtime.",
     "chat": "Talk to the bot in this terminal instead of by radio.",
     "config": "Show the settings in effect.",
     "model": "Fetch, list or add the local model's files.",

@@ -49,16 +49,16 @@ class AirView:
         if is_ours:
             self._ours.append(packet.packet_id)
         line = Text(time.strftime("%H:%M:%S ", time.localtime(packet.at)), style="dim")
-        line.append(_clean(self._name_of(packet.by)), style="bold green" if is_ours else "bold cyan")
+        line.append(harmless(self._name_of(packet.by)), style="bold green" if is_ours else "bold cyan")
         line.append(f" {self._place(packet)} ", style="dim")
-        said = _clean(packet.text)
+        said = harmless(packet.text)
         line.append(f"(reacts) {said}" if packet.is_tapback else said, style="green" if is_ours else "")
         again = ", again" if packet.cause is Cause.RESEND else ""
         line.append(f"  [{packet.text_bytes} B, {packet.airtime_s:.2f} s on air{again}]", style="dim")
         self._console.print(line, soft_wrap=not self._wraps)
 
     def _show_ack(self, packet: OnAir) -> None:
-        who = _clean(self._name_of(packet.by))
+        who = harmless(self._name_of(packet.by))
         if packet.error == 0:
             self.note(f"✓ delivered to {who}  [ack, {packet.airtime_s:.2f} s on air]")
         else:
@@ -67,8 +67,9 @@ class AirView:
     def _place(self, packet: OnAir) -> str:
         if packet.to == BROADCAST:
             return f"on #{packet.channel} {self._channels[packet.channel] or 'primary'}:"
-        return f"→ {_clean(self._name_of(packet.to))}:"
+        return f"→ {harmless(self._name_of(packet.to))}:"
 
 
-def _clean(text: str) -> str:
+def harmless(text: str) -> str:
+    """A text from anyone, as one line without control signs."""
     return "".join(sign if sign.isprintable() or sign in JOINERS else " " for sign in text)

@@ -115,7 +115,9 @@ async def _radio_unless_running(
     if await _is_running(path):
         # A node has one client: ours would push the bot's off.
         found = f"not tested: the bot is running with {path} and has the radio"
-        return [Finding("radio", Verdict.WARN, found, "ask it !status; or stop it and check again")], None
+        return [
+            Finding("radio", Verdict.WARN, found, f"see it with `{command()} status`; or stop it and check again")
+        ], None
     radio = app.node_radio(config, clock=clock, rng=random.Random())
     return await check_radio(radio, answer_on=config.channels.answer_on, wait_s=wait_s, clock=clock)
 
