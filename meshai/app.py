@@ -124,7 +124,7 @@ async def built(
         )
 
     async def look() -> Report:
-        return await report(database, radio, status(), queue=outbox.queue, now=clock.now())
+        return await report(database, radio, status(), quiet=quiet, queue=outbox.queue, now=clock.now())
 
     responder = Responder(
         database=database,

@@ -14,8 +14,9 @@ from meshai.errors import WindowError
 from meshai.governor import Spending
 from meshai.messages import Channel, Conversation, Direct, Node, NodeNum, node_id
 from meshai.plaintext import one_line_name
+from meshai.quiet import Quiet
 from meshai.radio.base import Radio
-from meshai.store import airtime, heard, outbox
+from meshai.store import airtime, heard, orders, outbox
 from meshai.store.database import Database, again_if_replaced
 
 HOUR_S: Final = 3600
@@ -130,6 +131,8 @@ class Report:
     status: Status
     is_stand_in: bool
     """The database file cannot be used: nothing is remembered beyond the end of the program."""
+    silence: str
+    """Why nobody is answered now; empty when people are."""
     queue: tuple[Queued, ...]
     """The places most packets wait for."""
     hours: tuple[Hour, ...]
@@ -157,13 +160,14 @@ _REPORTS: Final = TypeAdapter(Report)
 
 @again_if_replaced
 async def report(
-    database: Database, radio: Radio, status: Status, *, queue: Mapping[Conversation, int], now: float
+    database: Database, radio: Radio, status: Status, *, quiet: Quiet, queue: Mapping[Conversation, int], now: float
 ) -> Report:
     """Look at everything at `now` (Unix seconds); `queue` is how many packets wait, by destination."""
     places = _Places(radio)
     first_hour = (now // HOUR_S - HOURS + 1) * HOUR_S
     async with database.transaction() as db:
         is_stand_in = database.is_stand_in
+        quiet_until = await orders.quiet_until(db)
         minutes = await airtime.since(db, first_hour)
         packets = await outbox.newest_replies(db, MOST_REPLIES)
         talkers = await heard.talkers(db, since=now - HOURS * HOUR_S)
@@ -172,6 +176,7 @@ async def report(
         at=now,
         status=status,
         is_stand_in=is_stand_in,
+        silence="airtime.transmit is off: it only listens" if quiet.listens_only else quiet.reason(quiet_until),
         queue=tuple(Queued(places.of(destination), count) for destination, count in longest),
         hours=tuple(_hours(minutes, first_hour)),
         replies=tuple(

@@ -73,6 +73,16 @@ def test_it_reads_the_file_that_meshai_looks_for() -> None:
     assert str(SYSTEM_FILE) in settings_of("Service")["ExecStart"][0]
 
 
+def test_the_bot_may_show_itself_to_its_own_user_beside_its_database() -> None:
+    service = settings_of("Service")
+    assert "AF_UNIX" in service["RestrictAddressFamilies"][0].split()
+    # What `meshai-service status` runs as, and where the unit lets the service write.
+    assert service["User"] == ["meshai"]
+    assert service["StateDirectory"] == ["meshai"]
+    command = (ROOT / "systemd" / "meshai-service").read_text()
+    assert "STATE_DIRECTORY=/var/lib/meshai exec setpriv --reuid=meshai" in command
+
+
 def install(destination: Path, *options: str) -> str:
     result = subprocess.run(
         ["sh", SCRIPT, "--python", sys.executable, *options],
@@ -222,7 +232,8 @@ class TestCommand:
         ]
         assert stat.S_IMODE((tmp_path / "etc/meshai/config.yaml").stat().st_mode) == 0o640
 
-    def test_all_else_runs_as_the_services_user(self, service: Callable[..., list[str]]) -> None:
-        (call,) = service("check")
+    @pytest.mark.parametrize("words", ["check", "status --watch"])
+    def test_all_else_runs_as_the_services_user(self, service: Callable[..., list[str]], words: str) -> None:
+        (call,) = service(*words.split())
         assert call.startswith("setpriv /var/lib/meshai sudo meshai-service --reuid=meshai --regid=meshai")
-        assert call.endswith("/opt/meshai/bin/meshai --config /etc/meshai/config.yaml check")
+        assert call.endswith(f"/opt/meshai/bin/meshai --config /etc/meshai/config.yaml {words}")

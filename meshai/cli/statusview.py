@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshai.cli.airview import harmless
-from meshai.commands.status import duration
+from meshai.commands.base import duration
 from meshai.messages import Fate
 from meshai.outbox import REMEDIES
 from meshai.status import Hour, Part, Report, SentReply, Status, Talker
@@ -50,6 +50,7 @@ def _state(report: Report) -> Table:
         ("memory", Text("the database cannot be used: nothing is kept, the log says why", "red"))
         if report.is_stand_in
         else ("", Text()),
+        ("silent", Text(harmless(report.silence), "yellow")),
         ("airtime", _airtime(status)),
         ("texts", _texts(status)),
         ("packets", _packets(status)),

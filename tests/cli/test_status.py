@@ -35,6 +35,7 @@ EMPTY = Report(
     at=NOW,
     status=replace(STATUS, waiting=0),
     is_stand_in=False,
+    silence="",
     queue=(),
     hours=tuple(Hour(NOW + 3600 * (number - HOURS + 1), 0.0, 0) for number in range(HOURS)),
     replies=(),
@@ -89,7 +90,8 @@ class TestPicture:
 
     def test_trouble_is_told(self) -> None:
         status = replace(STATUS, model_trouble="the weights are missing")
-        shown = drawn(replace(EMPTY, status=status, is_stand_in=True))
+        shown = drawn(replace(EMPTY, status=status, is_stand_in=True, silence="quiet hours 22:00-06:00"))
+        assert "silent   quiet hours 22:00-06:00" in shown
         assert "model    out of order: the weights are missing" in shown
         assert "memory   the database cannot be used: nothing is kept" in shown
 
