@@ -7,9 +7,11 @@ because the node silently drops texts that come sooner (radio-wide, whoever they
 packet back for the sake of the air; one that is held for too long expires.
 
 The packet id is chosen when the packet is queued. A packet that may or may not have left, after a lost link or a crash,
-is sent again with that id: our node and every receiver know it and ignore the repetition. A packet the node has
-confirmed to hold is never sent again with its id. Whether it is tried again with a new one, because it was lost or
-refused, is decided in `retries.py`; an ack of an earlier try that comes late makes the next one needless.
+is sent again with that id: our node and every receiver know it and ignore the repetition. So is one that the last
+process handed over, for a person, if no word of it comes: the ack may wait in the node, or have died with the process.
+Otherwise a packet the node has confirmed to hold is never sent again with its id. Whether it is tried again with a new
+one, because it was lost or refused, is decided in `retries.py`; an ack of an earlier try that comes late makes the next
+one needless.
 """
 
 import asyncio
@@ -37,6 +39,8 @@ log = logging.getLogger(__name__)
 
 STORE_RETRY_S: Final = 5.0
 KEY_POLL_S: Final = 5.0
+LEFT_OVER_S: Final = 30.0
+"""How long word is awaited of a packet that the last process handed over: the node's own three tries on LONG_FAST."""
 MOST_PLACES: Final = 1000
 """Destinations of which the time of the newest packet is known."""
 LEAST_BYTES: Final = 60
@@ -173,12 +177,12 @@ class Outbox:
 
     @again_if_replaced
     async def _left_over(self) -> list[Waiting]:
-        """What the last process left: what is still worth saying is sent, the rest dropped.
+        """What the last process left: what is still worth saying is seen to its end, the rest dropped.
 
         Its age is by the wall clock, the only one that outlives a process; one that has gone back counts as new.
         """
         async with self._database.transaction() as db:
-            unknown = await rows.settle_handed_over(db, self._clock.now())
+            unknown = await rows.settle_broadcasts(db, self._clock.now())
             kept: list[Waiting] = []
             old = 0
             for item in await rows.waiting(db, after=self._newest_row):
@@ -191,11 +195,14 @@ class Outbox:
                     old += 1
                 else:
                     self._away_until[item.row] = self._away_s + self._worth_saying_s - age_s
+                    if item.is_handed_over:
+                        self._under_way.add(item.row)
                     kept.append(item)
         if kept or old or unknown:
             log.info(
-                "from before the start: %d packets to send, %d too old, %d handed over with unknown fate",
-                len(kept),
+                "from before the start: %d packets to send, %d handed over, %d too old, %d to a channel handed over",
+                sum(not item.is_handed_over for item in kept),
+                sum(item.is_handed_over for item in kept),
                 old,
                 unknown,
             )
@@ -220,8 +227,10 @@ class Outbox:
         is_direct = isinstance(packet.address.destination, Direct)
         earlier: list[OutgoingPacket] = []
         ends: list[Delivery] = []
+        known = await self._since_the_start(packet) if item.is_handed_over else None
         while True:
-            delivery = await self._try(item, packet, earlier)
+            delivery = known or await self._try(item, packet, earlier)
+            known = None
             ends.append(delivery)
             plan = again(ends, is_direct=is_direct, retries=self._retries, relays=packet.address.hops or 0)
             if plan is None or (plan.wants_key and not await self._key_of(packet, plan.pause_s)):
@@ -248,6 +257,11 @@ class Outbox:
         _log_sent(packet, delivery, tries=len(ends))
         await self._settle(item, delivery)
         return True
+
+    async def _since_the_start(self, packet: OutgoingPacket) -> Delivery | None:
+        """The end of a packet that the last process handed over; None when no word of it comes any more."""
+        delivery = await self._radio.delivery(packet, within_s=LEFT_OVER_S)
+        return delivery if delivery.fate in (Fate.DELIVERED, Fate.FAILED) else None
 
     async def _try(self, item: Waiting, packet: OutgoingPacket, earlier: Sequence[OutgoingPacket]) -> Delivery:
         """One try, from the pause before it to its end."""

@@ -41,11 +41,14 @@ class RecordingRadio(FakeRadio):
     def __init__(self, clock: ScaledClock) -> None:
         super().__init__()
         self.clock = clock
+        self.rng = random.Random(1)
+        """Of all outboxes that send through it, one after the other."""
         self.tries: list[tuple[float, OutgoingPacket]] = []
         self.breaks = 0
         self.refused: dict[str, str] = {}
         self.too_large = 1000
-        self.late_acks: set[str] = set()
+        self.late: dict[str, Delivery] = {}
+        """Word that comes, by text, when a packet has had its end already or was handed over by an earlier process."""
         self.known: dict[int, Node] = {}
         self.fate_known = asyncio.Event()
         self.fate_known.set()
@@ -64,8 +67,8 @@ class RecordingRadio(FakeRadio):
     async def delivery(
         self, packet: OutgoingPacket, *, earlier: Sequence[OutgoingPacket] = (), within_s: float | None = None
     ) -> Delivery:
-        if within_s is not None:  # it had its end already; only a late ack could change it
-            return Delivery(Fate.DELIVERED if packet.text in self.late_acks else Fate.UNCONFIRMED)
+        if within_s is not None:
+            return self.late.get(packet.text, Delivery(Fate.UNCONFIRMED))
         if isinstance(packet.address.destination, Direct):
             await self.fate_known.wait()
         return self.fate(packet)
@@ -109,7 +112,7 @@ class Box:
             governor,
             listens_only=listens_only,
             clock=clock,
-            rng=random.Random(1),
+            rng=radio.rng,
             gap_s=2.5,
             worth_saying_s=120,
             retries=1,
@@ -298,7 +301,7 @@ async def test_a_late_ack_makes_the_next_try_needless(
     database: Database, radio: RecordingRadio, fast: ScaledClock
 ) -> None:
     radio.fate = Fates(a1=[Delivery(Fate.UNCONFIRMED)])
-    radio.late_acks.add("a1")
+    radio.late["a1"] = Delivery(Fate.DELIVERED)
     async with running(database, radio, fast) as box:
         await box.put(reply(ANNA, "a1", "a2"))
         await box.drained()
@@ -372,9 +375,20 @@ async def test_a_long_queue_of_our_own_makes_nothing_too_old(
         assert (box.outbox.sent, box.outbox.failed) == (90, 0)
 
 
-async def test_a_restart_sends_what_was_not_handed_over_and_nothing_else(
-    database: Database, radio: RecordingRadio, fast: ScaledClock
+@pytest.mark.parametrize(
+    ("word", "texts", "ids"),
+    [
+        (Delivery(Fate.DELIVERED), ["a1", "a2"], 1),
+        (Delivery(Fate.RELAYED), ["a1", "a1", "a2"], 1),
+        (Delivery(Fate.UNCONFIRMED), ["a1", "a1", "a2"], 1),
+        (Delivery(Fate.FAILED, "MAX_RETRANSMIT"), ["a1", "a1", "a2"], 2),
+        (Delivery(Fate.FAILED, "NO_CHANNEL"), ["a1"], 1),
+    ],
+)
+async def test_a_restart_sees_what_was_handed_over_to_its_end(
+    database: Database, radio: RecordingRadio, fast: ScaledClock, word: Delivery, texts: list[str], ids: int
 ) -> None:
+    """Without a word it is sent again with its id, which every receiver knows; a lost one with a new id."""
     radio.fate_known.clear()
     async with running(database, radio, fast) as box:
         await box.put(reply(ANNA, "a1", "a2"))
@@ -383,11 +397,27 @@ async def test_a_restart_sends_what_was_not_handed_over_and_nothing_else(
                 await fast.sleep(1)
         await fast.sleep(5)  # handed over, its fate not known: here the process dies
     radio.fate_known.set()
+    radio.late["a1"] = word
     async with running(database, radio, fast) as box:
         await fast.sleep(1)
         await box.drained()
         assert await box.left() == 0
-    assert radio.texts == ["a1", "a2"]
+    assert radio.texts == texts
+    assert len({packet.packet_id for packet in radio.sent if packet.text == "a1"}) == ids
+
+
+async def test_a_restart_leaves_what_was_handed_over_to_a_channel_at_that(
+    database: Database, radio: RecordingRadio, fast: ScaledClock
+) -> None:
+    async with database.transaction() as db:
+        await rows.add(db, 1, reply(Channel(1), "c1", "c2"), fast.now(), Priority.CHANNEL)
+        (first, _) = await rows.waiting(db, after=0)
+        await rows.hand_over(db, first.row, fast.now())
+    async with running(database, radio, fast) as box:
+        await fast.sleep(1)
+        await box.drained()
+        assert await box.left() == 0
+    assert radio.texts == ["c2"]
 
 
 async def test_a_restart_repeats_a_doubtful_packet_with_its_id(

@@ -84,7 +84,8 @@ class Radio(Protocol):
     async def delivery(
         self, packet: OutgoingPacket, *, earlier: Sequence[OutgoingPacket] = (), within_s: float | None = None
     ) -> Delivery:
-        """What became of a packet `send` handed over; returns when that is known or cannot be.
+        """What became of a packet that `send` handed over, here or in the last process; returns when that is known
+        or cannot be.
 
         Waits at most `within_s`, by default as long as the radio may need for all its tries. A late ack of an
         `earlier` try of the same text counts as well.

@@ -170,10 +170,11 @@ class HandOver:
         earlier: Sequence[OutgoingPacket] = (),
         within_s: float | None = None,
     ) -> Delivery:
-        """What became of a packet. A lost link does not end the wait: the node keeps the ack for the next one."""
-        sent = self._sent.get(packet.packet_id)
-        if sent is None:
-            return Delivery(Fate.UNCONFIRMED)
+        """What became of a packet. A lost link does not end the wait: the node keeps the ack for the next one.
+
+        So it does for the next process, which asks about packets that were handed over before its time.
+        """
+        sent = self._sent.get(packet.packet_id) or self._sent.register(packet, self._clock.monotonic())
         if sent.destination is None:
             # A text that came too soon is dropped, which shows only in a nak behind a queue status that is in order.
             await first(self._clock, NAK_S, sent.fate)

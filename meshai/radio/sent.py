@@ -92,7 +92,7 @@ class SentPackets:
     def register(self, packet: OutgoingPacket, at: float) -> SentPacket:
         """Begin to watch a packet, or go on with one that was written before and may have arrived all the same."""
         sent = self._packets.get(packet.packet_id)
-        if sent is not None and not sent.nak:
+        if sent is not None and (not sent.fate.done() or sent.delivered.done()):
             sent.tried_again(at)
             return sent
         if len(self._packets) >= MOST_PACKETS:

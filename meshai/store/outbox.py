@@ -19,13 +19,15 @@ MOST_SETTLED: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A stored packet: its row, the exchange it belongs to, when it was queued (Unix seconds), its priority."""
+    """A stored packet that is not settled: its row, its exchange, when it was queued (Unix seconds), its priority."""
 
     row: int
     exchange: int
     packet: OutgoingPacket
     queued_at: float
     priority: Priority
+    is_handed_over: bool
+    """The node has it; what is left is to learn its fate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,24 +73,23 @@ async def add(
 
 
 async def waiting(db: aiosqlite.Connection, *, after: int) -> Sequence[Waiting]:
-    """The packets not handed over in rows above `after`, in the order they were queued."""
-    query = "SELECT * FROM outbox WHERE id > ? AND NOT is_settled AND state = ? ORDER BY id"
-    async with db.execute(query, (after, WAITING)) as cursor:
+    """The packets that are owed in rows above `after`, in the order they were queued."""
+    async with db.execute("SELECT * FROM outbox WHERE id > ? AND NOT is_settled ORDER BY id", (after,)) as cursor:
         return [_waiting(row) for row in await cursor.fetchall()]
 
 
 async def hand_over(db: aiosqlite.Connection, row: int, now: float) -> None:
-    """Note that the node has this packet: from here on it is never sent again with its id."""
+    """Note that the node has this packet: in this process it is never sent again with its id."""
     await db.execute(
         "UPDATE outbox SET state = ?, tries = tries + 1, changed_at = ? WHERE id = ?", (Fate.HANDED_OVER, now, row)
     )
 
 
-async def settle_handed_over(db: aiosqlite.Connection, now: float) -> int:
-    """Leave the packets whose fate the last process did not live to learn at that; returns how many."""
+async def settle_broadcasts(db: aiosqlite.Connection, now: float) -> int:
+    """Leave at that the channel packets the last process handed over: no word of them will come. Returns how many."""
     async with db.execute(
         "UPDATE outbox SET is_settled = 1, text = '', reason = 'the program ended', changed_at = ?"
-        " WHERE NOT is_settled AND state <> ?",
+        " WHERE NOT is_settled AND state <> ? AND kind = 'channel'",
         (now, WAITING),
     ) as cursor:
         return cursor.rowcount
@@ -169,4 +170,5 @@ def _waiting(row: aiosqlite.Row) -> Waiting:
         conversation(row["kind"], row["number"]), row["limit_bytes"], row["reply_to"], row["channel"], row["hops"]
     )
     packet = OutgoingPacket(address, row["text"], row["part"], row["parts"], row["packet_id"], bool(row["is_tapback"]))
-    return Waiting(row["id"], row["exchange"], packet, row["queued_at"], Priority(row["priority"]))
+    priority, is_handed_over = Priority(row["priority"]), row["state"] != WAITING
+    return Waiting(row["id"], row["exchange"], packet, row["queued_at"], priority, is_handed_over)

@@ -1,5 +1,6 @@
 """Direct answers over links that lose packets: whole, in order, hardly ever twice, and bounded."""
 
+import asyncio
 import random
 import re
 from pathlib import Path
@@ -62,3 +63,25 @@ async def test_an_ack_that_comes_late_costs_at_most_one_more_copy(tmp_path: Path
         texts = [text.text for text in anna.inbox]
     assert 1 <= len(texts) <= 2
     assert len(set(texts)) == 1
+
+
+async def test_a_part_that_was_lost_around_a_restart_arrives_all_the_same(tmp_path: Path) -> None:
+    clock = ScaledClock(50)
+    async with SimulatedMesh(clock=clock, rng=random.Random(3)) as mesh, echoing() as model:
+        node, anna = mesh.node(), mesh.peer("Anna")
+        settings = config(node_port=await node.listen_tcp(), model_url=f"{model.url}/v1", folder=tmp_path)
+        async with running(settings, clock) as parts:
+            await parts.radio.ready()
+            await anna.send_direct("hello " + "with words " * 6)
+            anna.is_deaf = True
+            async with asyncio.timeout(20):
+                while not node.firmware.text_times:
+                    await clock.sleep(0.5)
+        anna.is_deaf = False
+        async with running(settings, clock) as parts:
+            async with asyncio.timeout(20):
+                while len(anna.inbox) < 3:
+                    await clock.sleep(1)
+                await parts.outbox.drained()
+        assert [text.text[:5] for text in anna.inbox] == ["(1/3)", "(2/3)", "(3/3)"]
+        assert len(model.asked) == 1

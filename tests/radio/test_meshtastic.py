@@ -364,11 +364,22 @@ async def test_an_ack_may_come_after_a_reconnect(node: ScriptedNode, attach: Att
         assert await radio.delivery(packet) == Delivery(Fate.DELIVERED)
 
 
-async def test_what_was_never_sent_is_unconfirmed_and_leaving_ends_every_wait(
-    node: ScriptedNode, attach: Attach
+@pytest.mark.parametrize(("backlog", "fate"), [([routing(9)], Fate.DELIVERED), ([], Fate.UNCONFIRMED)])
+async def test_word_of_a_packet_may_wait_for_the_next_process(
+    node: ScriptedNode, attach: Attach, backlog: list[mesh_pb2.FromRadio], fate: Fate
 ) -> None:
+    node.backlog = backlog
+    async with attach(node, is_ready=False) as radio:
+        packet = OutgoingPacket(DIRECT, "hi", packet_id=9)
+        assert await radio.delivery(packet, within_s=30) == Delivery(fate)
+        assert node.packets == []
+        await radio.send(packet)
+        node.say(routing(9))
+        assert await radio.delivery(packet) == Delivery(Fate.DELIVERED)
+
+
+async def test_leaving_ends_every_wait(node: ScriptedNode, attach: Attach) -> None:
     async with attach(node) as radio:
-        assert await radio.delivery(OutgoingPacket(DIRECT, "hi", packet_id=10)) == Delivery(Fate.UNCONFIRMED)
         packet = OutgoingPacket(DIRECT, "hi", packet_id=9)
         await radio.send(packet)
         waiting = asyncio.create_task(radio.delivery(packet))

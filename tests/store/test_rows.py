@@ -1,5 +1,7 @@
 """The rows of inbox, turns, outbox and life: what goes in comes out, once, in order."""
 
+from dataclasses import replace
+
 from meshai.messages import (
     Address,
     Channel,
@@ -106,7 +108,7 @@ async def test_forgetting_takes_what_one_node_began_and_no_late_answer_brings_it
     assert await newest(database) == []
 
 
-async def test_packets_come_back_as_they_were_queued_until_handed_over(database: Database) -> None:
+async def test_packets_come_back_as_they_were_queued_until_settled(database: Database) -> None:
     packets = [
         OutgoingPacket(Address(Direct(ANNA), 200, 55, 1, 3), "(1/2) ä", 1, 2, 0xFFFFFFFF),
         OutgoingPacket(Address(Channel(3), 160, None, 3), "b", 2, 2, 12),
@@ -117,9 +119,12 @@ async def test_packets_come_back_as_they_were_queued_until_handed_over(database:
         assert [first.packet, second.packet] == packets
         assert (first.exchange, first.queued_at, first.priority) == (4, 77.5, Priority.COMMAND)
         assert await outbox.waiting(db, after=first.row) == [second]
+        assert not first.is_handed_over
         await outbox.hand_over(db, first.row, 78.0)
-        assert await outbox.waiting(db, after=0) == [second]
-        assert await outbox.settle_handed_over(db, 79.0) == 1
+        await outbox.hand_over(db, second.row, 78.0)
+        assert [one.is_handed_over for one in await outbox.waiting(db, after=0)] == [True, True]
+        assert await outbox.settle_broadcasts(db, 79.0) == 1
+        assert await outbox.waiting(db, after=0) == [replace(first, is_handed_over=True)]
         assert await outbox.settle_exchange(db, 4, Delivery(Fate.EXPIRED, "too old"), 80.0) == 1
         assert await outbox.waiting(db, after=0) == []
         assert await outbox.count(db) == 0
