@@ -1,13 +1,11 @@
 """The whole program against a simulated node over TCP and a real HTTP model server, for tests that ask much of it.
 
-Run as a module it is the bot alone, in a process of its own that a test may kill: the same parts on a shared time.
+`bots.py` has it alone in a process that a test may kill: the same parts on a shared time.
 """
 
 import asyncio
-import json
 import random
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,9 +19,11 @@ from meshai.radio.base import Radio
 from tests.model.serving import Answer, Asked, HttpServer, completion
 
 
-def config(*, node_port: int, model_url: str, folder: Path, timeout_s: float = 600) -> Config:
+def config(
+    *, node_port: int, model_url: str, folder: Path, timeout_s: float = 600, answer_within_s: int = 600
+) -> Config:
     return Config(
-        radio=RadioSettings(address=f"tcp:127.0.0.1:{node_port}"),
+        radio=RadioSettings(address=f"tcp:127.0.0.1:{node_port}", answer_within_s=answer_within_s),
         model=ModelSettings(base_url=model_url, name="echo", timeout_s=timeout_s),
         replies=ReplySettings(max_packets=3),
         # Far more is asked here in an hour than people ask.
@@ -81,7 +81,8 @@ async def running(
         await task
 
 
-async def _main(told: dict[str, object]) -> None:
+async def alone(told: dict[str, object]) -> None:
+    """The bot as all there is in a process, until SIGTERM; `told` survives JSON: port, URL, folder and the time."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     await app.run(
@@ -89,6 +90,7 @@ async def _main(told: dict[str, object]) -> None:
             node_port=int(str(told["node_port"])),
             model_url=str(told["model_url"]),
             folder=Path(str(told["folder"])),
+            answer_within_s=86_400,  # a bot that is killed all the time is in arrears
         ),
         clock=ScaledClock(
             float(str(told["speed"])), start=float(str(told["start"])), origin=float(str(told["origin"]))
@@ -97,7 +99,3 @@ async def _main(told: dict[str, object]) -> None:
         stop=stop,
         notifier=Notifier({}),
     )
-
-
-if __name__ == "__main__":
-    asyncio.run(_main(json.loads(sys.argv[1])))
