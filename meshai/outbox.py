@@ -182,7 +182,7 @@ class Outbox:
         Its age is by the wall clock, the only one that outlives a process; one that has gone back counts as new.
         """
         async with self._database.transaction() as db:
-            unknown = await rows.settle_broadcasts(db, self._clock.now())
+            unknown = await rows.leave_handed_over(db, self._clock.now())
             kept: list[Waiting] = []
             old = 0
             for item in await rows.waiting(db, after=self._newest_row):
@@ -200,7 +200,7 @@ class Outbox:
                     kept.append(item)
         if kept or old or unknown:
             log.info(
-                "from before the start: %d packets to send, %d handed over, %d too old, %d to a channel handed over",
+                "from before the start: %d packets to send, %d handed over, %d too old, %d left at that",
                 sum(not item.is_handed_over for item in kept),
                 sum(item.is_handed_over for item in kept),
                 old,

@@ -54,8 +54,9 @@ log = logging.getLogger(__name__)
 LOST_NOTE: Final = "(Part of my last answer got lost.)"
 """What a node is told when it is heard again after an answer did not reach it; while it could not, nothing could."""
 WORKING_SIGN: Final = "⏳"
-MOST_REPEATS: Final = 5
-"""How often a question is begun again whose process ended meanwhile; one that is there after more may be the cause."""
+MOST_REPEATS: Final = 10
+"""How often a question is begun again whose process ended meanwhile; one that is there after more may be the cause.
+Many, for the cause may as well be a power supply that fails again and again."""
 
 
 @dataclass(frozen=True, slots=True)

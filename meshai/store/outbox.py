@@ -85,11 +85,14 @@ async def hand_over(db: aiosqlite.Connection, row: int, now: float) -> None:
     )
 
 
-async def settle_broadcasts(db: aiosqlite.Connection, now: float) -> int:
-    """Leave at that the channel packets the last process handed over: no word of them will come. Returns how many."""
+async def leave_handed_over(db: aiosqlite.Connection, now: float) -> int:
+    """Leave at that the channel packets and tapbacks that the last process handed over; returns how many.
+
+    Of the former no word will come, and nobody waits for the latter.
+    """
     async with db.execute(
         "UPDATE outbox SET is_settled = 1, text = '', reason = 'the program ended', changed_at = ?"
-        " WHERE NOT is_settled AND state <> ? AND kind = 'channel'",
+        " WHERE NOT is_settled AND state <> ? AND (kind = 'channel' OR is_tapback)",
         (now, WAITING),
     ) as cursor:
         return cursor.rowcount

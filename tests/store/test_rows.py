@@ -123,7 +123,7 @@ async def test_packets_come_back_as_they_were_queued_until_settled(database: Dat
         await outbox.hand_over(db, first.row, 78.0)
         await outbox.hand_over(db, second.row, 78.0)
         assert [one.is_handed_over for one in await outbox.waiting(db, after=0)] == [True, True]
-        assert await outbox.settle_broadcasts(db, 79.0) == 1
+        assert await outbox.leave_handed_over(db, 79.0) == 1
         assert await outbox.waiting(db, after=0) == [replace(first, is_handed_over=True)]
         assert await outbox.settle_exchange(db, 4, Delivery(Fate.EXPIRED, "too old"), 80.0) == 1
         assert await outbox.waiting(db, after=0) == []
