@@ -18,6 +18,7 @@ from meshai.clock import Clock
 from meshai.config import Config, ModelSettings, database_path
 from meshai.errors import MeshAIError, StoreError
 from meshai.governor import Governor
+from meshai.listener import Exchange, Listener
 from meshai.loops import LoopGuard
 from meshai.memory.memory import Memory, needed_tokens
 from meshai.messages import TextLimits
@@ -31,7 +32,7 @@ from meshai.radio.base import Radio
 from meshai.radio.console import ConsoleRadio, lines_of
 from meshai.radio.meshtastic import MeshtasticRadio
 from meshai.registry import Registry
-from meshai.responder import Exchange, Responder
+from meshai.responder import Responder
 from meshai.router import Router, SettingKey, faults
 from meshai.status import Report, Status, node_place, report
 from meshai.store import heard, life
@@ -56,6 +57,7 @@ class Parts:
     database: Database
     radio: Radio
     outbox: Outbox
+    listener: Listener
     responder: Responder
     memory: Memory
     look: Callable[[], Awaitable[Report]]
@@ -113,9 +115,9 @@ async def built(
             firmware=me.firmware if me is not None else "",
             model=model.name if model is not None else "",
             model_trouble=model.trouble if model is not None else "",
-            heard=responder.heard,
+            heard=listener.heard,
             answered=responder.answered,
-            refused=responder.refused,
+            refused=listener.refused,
             apologies=responder.apologies,
             sent=outbox.sent,
             failed=outbox.failed,
@@ -126,6 +128,23 @@ async def built(
     async def look() -> Report:
         return await report(database, radio, status(), quiet=quiet, queue=outbox.queue, now=clock.now())
 
+    router = Router(config.bot, config.channels, config.commands, registry.commands, registry.admin_names)
+    orders = Orders(database, quiet, clock)
+    listener = Listener(
+        database=database,
+        radio=radio,
+        memory=memory,
+        outbox=outbox,
+        governor=governor,
+        router=router,
+        registry=registry,
+        replies=config.replies,
+        clock=clock,
+        answer_within_s=config.radio.answer_within_s,
+        loop_guard=loop_guard or LoopGuard(),
+        quiet=quiet,
+        orders=orders,
+    )
     responder = Responder(
         database=database,
         radio=radio,
@@ -133,22 +152,19 @@ async def built(
         memory=memory,
         outbox=outbox,
         governor=governor,
-        router=Router(config.bot, config.channels, config.commands, registry.commands, registry.admin_names),
+        router=router,
         registry=registry,
         status=status,
         replies=config.replies,
         max_tokens=config.model.max_tokens,
         clock=clock,
-        answer_within_s=config.radio.answer_within_s,
-        loop_guard=loop_guard or LoopGuard(),
-        quiet=quiet,
-        orders=Orders(database, quiet, clock),
+        orders=orders,
     )
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(radio)
         if model is not None:
             await stack.enter_async_context(model)
-        yield Parts(database, radio, outbox, responder, memory, look)
+        yield Parts(database, radio, outbox, listener, responder, memory, look)
 
 
 async def serve(parts: Parts, *, stop: asyncio.Event, clock: Clock, notifier: Notifier) -> None:
@@ -202,11 +218,11 @@ async def _listen(
 
     async def listen() -> None:
         await parts.radio.ready()
-        for exchange in await parts.responder.unanswered():
+        for exchange in await parts.listener.unanswered():
             answer(exchange)
         async for message in parts.radio.messages():
             try:
-                exchange_or_none = await parts.responder.hear(message)
+                exchange_or_none = await parts.listener.hear(message)
             except MeshAIError as error:
                 log.error("packet %08x is lost: %s", message.packet_id, error)
                 continue

@@ -1,8 +1,7 @@
-"""One message in, packets out.
+"""One exchange in, packets out.
 
-Theory of operation. `hear` decides and, for what deserves an answer, notes it in SQLite, one message at a time in order
-of arrival. `respond` then answers it: questions of one node one after the other, of different nodes in parallel,
-commands at once. An answer is queued, remembered and its question settled in one transaction, so that a crash at any
+Theory of operation. Questions of one node are answered one after the other, of different nodes in parallel, commands at
+once. An answer is queued, remembered and its question settled in one transaction, so that a crash at any
 moment leaves a question either fully unanswered (the next start answers it) or fully answered.
 """
 
@@ -10,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Final
 
 from meshai.characters import is_blank
@@ -20,15 +18,12 @@ from meshai.commands.base import Request
 from meshai.commands.more import asks_for_more
 from meshai.config import ReplySettings
 from meshai.errors import CommandError, ContextTooLong, ModelError, ModelRefused, ModelTimeout, StoreError
-from meshai.governor import Governor, Refusal
-from meshai.loops import LoopGuard
+from meshai.governor import Governor
+from meshai.listener import Exchange
 from meshai.memory.memory import Memory
 from meshai.messages import (
+    Address,
     Command,
-    Decision,
-    Direct,
-    Ignore,
-    IncomingMessage,
     Node,
     NodeNum,
     OutgoingPacket,
@@ -41,7 +36,6 @@ from meshai.model.base import LanguageModel
 from meshai.orders import Orders
 from meshai.outbox import Outbox
 from meshai.plaintext import disarm, plain
-from meshai.quiet import Quiet
 from meshai.radio.base import Radio
 from meshai.registry import Registry
 from meshai.router import Router
@@ -54,31 +48,10 @@ log = logging.getLogger(__name__)
 LOST_NOTE: Final = "(Part of my last answer got lost.)"
 """What a node is told when it is heard again after an answer did not reach it; while it could not, nothing could."""
 WORKING_SIGN: Final = "⏳"
-MOST_REPEATS: Final = 10
-"""How often a question is begun again whose process ended meanwhile; one that is there after more may be the cause.
-Many, for the cause may as well be a power supply that fails again and again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """A heard message that is owed an answer."""
-
-    number: int
-    message: IncomingMessage
-    decision: Command | Prompt
-    refusal: str = ""
-    """It is not answered, for the sake of the air, and this is said instead."""
-    repeats: int | None = None
-    """For one that the last process left: how often it was begun again already."""
-
-    @property
-    def is_given_up(self) -> bool:
-        """It was in hand when the process ended, again and again: its sender is told so, and it is not tried again."""
-        return self.repeats is not None and self.repeats >= MOST_REPEATS
 
 
 class Responder:
-    """Decides, asks, answers. It knows the seams only, never a concrete radio or model."""
+    """Asks and answers. It knows the seams only, never a concrete radio or model."""
 
     def __init__(
         self,
@@ -95,9 +68,6 @@ class Responder:
         replies: ReplySettings,
         max_tokens: int,
         clock: Clock,
-        answer_within_s: float,
-        loop_guard: LoopGuard,
-        quiet: Quiet,
         orders: Orders,
     ) -> None:
         self._database = database
@@ -112,81 +82,15 @@ class Responder:
         self._replies = replies
         self._max_tokens = max_tokens
         self._clock = clock
-        self._answer_within_s = answer_within_s
-        self._loop_guard = loop_guard
-        self._quiet = quiet
         self._orders = orders
         self._turnstiles: dict[NodeNum, _Turnstile] = {}
         self._at_once = asyncio.Semaphore(model.at_once if model is not None else 1)
-        self.heard = 0
-        """Texts heard since the start, most of which are not for us."""
         self.answered = 0
         """Messages answered since the start, apologies included."""
-        self.refused = 0
-        """Messages not answered for the sake of the air, the hour or an order, whether or not their sender was told."""
         self.apologies = 0
         """Questions the model gave no answer to."""
         self.asking = 0
         """Questions the model works on, or that wait for it."""
-
-    async def hear(self, message: IncomingMessage) -> Exchange | None:
-        """Decide on a message, and note it if it will be answered. Returns None for silence."""
-        self.heard += 1
-        decision = self._route(message)
-        refusal = None
-        if not isinstance(decision, Ignore) and not self._is_order(decision):
-            decision, refusal = await self._judged(message, decision)
-        _log_heard(message, decision if refusal is None else Ignore(refusal.reason))
-        if isinstance(decision, Ignore) or (refusal and not refusal.text):
-            return None
-        return await self._note(message, decision, refusal.text if refusal else "")
-
-    async def _judged(self, message: IncomingMessage, decision: Command | Prompt) -> tuple[Decision, Refusal | None]:
-        """Whether what could be answered is answered, and if not, whether that is told."""
-        if isinstance(decision, Prompt) and self._is_loop(message):
-            return Ignore("taken for a bot that answers us"), None
-        if reason := await self._orders.silence(message, self._node(message.sender)):
-            self.refused += 1
-            return Ignore(reason), None
-        refusal = self._refusal(message, decision)
-        if refusal:
-            self.refused += 1
-        return decision, refusal
-
-    @again_if_replaced
-    async def _note(self, message: IncomingMessage, decision: Command | Prompt, refusal: str) -> Exchange | None:
-        async with self._database.transaction() as db:
-            number = await heard.add(db, message)
-            if number is None or (self._is_order(decision) and not await self._orders.is_new(db, message)):
-                log.debug("silent on packet %08x: answered before", message.packet_id)
-                return None
-            if isinstance(decision, Prompt) and not refusal:
-                await self._memory.heard(db, number, message, decision.text)
-        return Exchange(number, message, decision, refusal)
-
-    @again_if_replaced
-    async def unanswered(self) -> Sequence[Exchange]:
-        """What the last process heard and did not answer, in order of arrival. Needs a connected radio."""
-        owed: list[Exchange] = []
-        async with self._database.transaction() as db:
-            for number, repeats, message in await heard.unsettled(db):
-                decision = self._route(message)
-                match decision:
-                    case Ignore(reason):
-                        pass
-                    case _ if self._clock.now() - message.heard_at > self._answer_within_s:
-                        reason = "it was asked too long ago"
-                    case Command() | Prompt():
-                        owed.append(Exchange(number, message, decision, repeats=repeats))
-                        continue
-                await heard.settle(db, number)
-                log.warning(
-                    "packet %08x from %s, heard before the start, stays unanswered: %s",
-                    message.packet_id,
-                    node_id(message.sender),
-                    reason,
-                )
-        return owed
 
     async def respond(self, exchange: Exchange) -> None:
         """Answer one message, or settle it in silence."""
@@ -208,48 +112,15 @@ class Responder:
                 async with self._in_order(exchange.message.sender):
                     await self._say(exchange, await self._ask(exchange, question))
 
-    def _is_order(self, decision: Command | Prompt) -> bool:
-        """Whether it is a command of an admin's, which is followed at any hour."""
-        return isinstance(decision, Command) and self._registry.commands[decision.name].admin
-
-    def _route(self, message: IncomingMessage) -> Decision:
-        if self._quiet.listens_only:
-            return Ignore("airtime.transmit is off")
-        me = self._radio.me
-        if me is None:
-            return Ignore("our own node is not known yet")
-        return self._router.route(message, me.node, self._node(message.sender))
-
-    def _is_loop(self, message: IncomingMessage) -> bool:
-        answered_at = self._outbox.sent_at(self._router.reply_address(message).destination)
-        return self._loop_guard.is_loop(message, now=self._clock.monotonic(), answered_at=answered_at)
-
-    def _refusal(self, message: IncomingMessage, decision: Command | Prompt) -> Refusal | None:
-        return self._governor.refusal(
-            message.sender,
-            self._router.reply_address(message),
-            self._priority(message, decision),
-            packet_bytes=self._packet_bytes(message),
-        )
-
-    def _priority(self, message: IncomingMessage, decision: Command | Prompt) -> Priority:
-        match decision:
-            case Command(name) if name != "more":
-                return Priority.COMMAND
-            case _ if isinstance(self._router.reply_address(message).destination, Direct):
-                return Priority.DIRECT
-            case _:
-                return Priority.CHANNEL
-
-    def _packet_bytes(self, message: IncomingMessage) -> int:
+    def _packet_bytes(self, address: Address) -> int:
         """Bytes of a full packet to this address, in a script of one byte a character."""
-        return min(self._router.reply_address(message).limit_bytes, self._replies.max_characters)
+        return min(address.limit_bytes, self._replies.max_characters)
 
-    def _most_packets(self, message: IncomingMessage, priority: Priority) -> int:
+    def _most_packets(self, address: Address, priority: Priority) -> int:
         return self._governor.most_packets(
-            self._router.reply_address(message),
+            address,
             priority,
-            packet_bytes=self._packet_bytes(message),
+            packet_bytes=self._packet_bytes(address),
             most=self._replies.max_packets,
         )
 
@@ -302,13 +173,13 @@ class Responder:
             async with self._working(exchange), self._at_once:
                 await self._begin(exchange)
                 nodes = self._radio.nodes()
-                packets = self._most_packets(message, self._priority(message, exchange.decision))
+                packets = self._most_packets(exchange.address, exchange.priority)
                 context = await self._memory.context(
                     exchange.number,
                     message,
                     question,
                     name_of=lambda number: nodes.get(number, Node(number)).long_name,
-                    room_characters=self._packet_bytes(message) * packets,
+                    room_characters=self._packet_bytes(exchange.address) * packets,
                 )
                 log.debug("asking with %d turns, about %d tokens", context.turns, context.tokens)
                 completion = await self._model.complete(context.messages, max_tokens=self._max_tokens)
@@ -329,11 +200,11 @@ class Responder:
         """Cut the reply into packets, queue and remember them, and settle the question, all or nothing."""
         message, me = exchange.message, self._radio.me
         text = disarm(reply.text)
-        priority = Priority.COMMAND if exchange.refusal else self._priority(message, exchange.decision)
+        priority = Priority.COMMAND if exchange.refusal else exchange.priority
         packets = split(
             text,
-            self._router.reply_address(message),
-            max_packets=self._most_packets(message, priority),
+            exchange.address,
+            max_packets=self._most_packets(exchange.address, priority),
             max_characters=self._replies.max_characters,
         )
         async with self._database.transaction() as db:
@@ -372,9 +243,8 @@ class Responder:
 
     async def _sign(self, exchange: Exchange) -> None:
         await self._clock.sleep(self._replies.working_after_s)
-        address = self._router.reply_address(exchange.message)
         try:
-            await self._put_sign(exchange.number, OutgoingPacket(address, WORKING_SIGN, is_tapback=True))
+            await self._put_sign(exchange.number, OutgoingPacket(exchange.address, WORKING_SIGN, is_tapback=True))
         except StoreError as error:
             log.error("cannot say that an answer takes long: %s", error)
         self._outbox.wake()
@@ -428,22 +298,3 @@ def _apology(error: ModelError) -> str:
             return "Sorry, that is more than my language model can take in. Please ask in fewer words."
         case _:
             return "Sorry, I can't reach my language model right now. Commands still work: !help"
-
-
-def _log_heard(message: IncomingMessage, decision: Decision) -> None:
-    match decision:
-        case Ignore(reason):
-            meaning = f"silent, {reason}"
-        case Command(name):
-            meaning = f"!{name}"
-        case Prompt():
-            meaning = "a question"
-    log.info(
-        "heard packet %08x from %s on %s, %d bytes: %s",
-        message.packet_id,
-        node_id(message.sender),
-        "direct" if message.is_direct else message.conversation,
-        len(message.text.encode(errors="replace")),
-        meaning,
-    )
-    log.debug("packet %08x says: %r", message.packet_id, message.text)

@@ -18,6 +18,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "cli __main__ testing",
         "app",
         "web responder builtin",
+        "listener",
         "registry commands tools",
         "status",
         "memory outbox orders",

@@ -10,10 +10,10 @@ import pytest
 from meshai.clock import ScaledClock
 from meshai.config import AirtimeSettings, BotSettings, ChannelSettings, Config, ModelSettings, ReplySettings
 from meshai.errors import ModelRefused, ModelTimeout, ModelUnavailable
+from meshai.listener import MOST_REPEATS
 from meshai.messages import Channel, Delivery, Direct, Fate
 from meshai.model.base import ChatMessage
 from meshai.model.tokens import estimate
-from meshai.responder import MOST_REPEATS
 from meshai.store import heard
 from meshai.store.database import open_database
 from meshai.testing import FakeRadio
@@ -387,7 +387,7 @@ async def test_who_asks_too_often_is_told_once_and_then_met_with_silence(
         told.radio.hear("Ben's question", sender=BEN)
         await told.until(lambda: len(told.radio.sent) == 5)
         await told.quiet()
-        assert told.parts.responder.refused == 3
+        assert told.parts.listener.refused == 3
         assert await told.parts.memory.count(Direct(ANNA), ANNA) == 6
     assert [text.partition(".")[0] for text in told.said_to(Direct(ANNA))] == [
         "To keep the channel free I pause my answers to you",
