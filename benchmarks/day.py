@@ -166,7 +166,6 @@ class Town:
     async def _flapping(self) -> None:
         """Two stations stop hearing each other, and hear each other again later."""
         await self.clock.sleep(self.rng.expovariate(1 / FLAP_EVERY_S))
-        assert self.mesh.air.channel is not None
         links = self.mesh.air.channel.links
         one = self.rng.choice([peer.number for peer in self._people] + [self.node.number])
         if not (around := links.of(one)):

@@ -132,7 +132,7 @@ class _Stage:
         with tempfile.TemporaryDirectory(prefix="meshai-demo-") as folder:
             async with mesh:
                 node = mesh.node("MeshAI", "MAI", channels=CHANNELS)
-                people, you = villagers(mesh), mesh.peer("You", "YOU", snr=9.0, rssi=-60)
+                people, you = villagers(mesh), mesh.peer("You", "YOU", snr=9.0)
                 self._names = {peer.number: peer.identity.long_name for peer in (*people, you)}
                 self._names[node.number] = "MeshAI"
                 self._view.bot = node.number

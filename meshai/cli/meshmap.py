@@ -35,13 +35,10 @@ class MeshMap:
     """Draws a mesh as it is at the moment."""
 
     def __init__(self, mesh: SimulatedMesh) -> None:
-        if mesh.air.channel is None:
-            raise ValueError("a map needs a mesh with links")
         self._channel = mesh.air.channel
         self._start = mesh.nodes[0].number
-        self._stations: dict[NodeNum, RadioStation] = {
-            station.number: station for station in (*(node.firmware for node in mesh.nodes), *mesh.peers.values())
-        }
+        stations = (*(node.firmware for node in mesh.nodes), *mesh.peers.values(), *mesh.relays)
+        self._stations: dict[NodeNum, RadioStation] = {station.number: station for station in stations}
         self._parents = self._ways()
 
     def show(self, console: Console) -> None:

@@ -123,8 +123,6 @@ def sim(
     else:
         mesh = SimulatedMesh(clock=clock, rng=rng, preset=preset, region=region, observer=observer, keep_last=KEPT)
         settle = partial(_settle, people=people)
-    if (shows_map or svg is not None) and mesh.air.channel is None:
-        raise click.UsageError("a map needs a mesh with links; add --topology")
     asyncio.run(
         _serve(mesh, settle, console, host=host, port=port, pty=pty, shows_map=shows_map, duration_s=duration_s)
     )
@@ -197,7 +195,6 @@ def _settle(mesh: SimulatedMesh, people: int) -> SimulatedNode:
             role=role,
             distance=distance,
             snr=8.0 - 4.25 * distance - number % 3,
-            rssi=-70 - 14 * distance - number % 3,
             battery_percent=100 - 7 * number % 90,
             position=(HOME[0] + 0.031 * number, HOME[1] - 0.027 * number),
         )

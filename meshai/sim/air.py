@@ -1,11 +1,6 @@
-"""The air between simulated nodes: who hears what and when, and the log of everything sent.
+"""The air between simulated nodes: the radio settings and the channel they share, and the log of everything sent.
 
-Given links, it is a true channel (`channel.py`), and stations relay by themselves (`routing.py`). Without them it is
-quiet: every station has a distance: the relays between it and the node a client is attached to, as if all stood along a
-line. A packet spreads in waves. Wave 0 is its sender's own transmission, heard at distance 0 from it; wave *w* is a
-relay's, heard at distance *w*. As in a real flood each relay waits for some slots first, a relay that hears another
-one keeps silent, and the hop limit ends it. The sender hears wave 1 too, which is what an implicit ack is made of.
-Relays that no resident stands for are anonymous. There are no collisions: overlapping packets are both heard.
+Who hears whom, and what collisions and loss leave of it, is told in `channel.py`; what stations relay in `routing.py`.
 """
 
 import asyncio
@@ -22,18 +17,13 @@ from meshtastic.protobuf import config_pb2, mesh_pb2
 from meshai.airtime import DUTY_CYCLE_PERCENT, PRESETS, Modem
 from meshai.clock import Clock
 from meshai.messages import NodeNum
-from meshai.sim.channel import Channel
+from meshai.sim.channel import Channel, Listener
 from meshai.sim.identity import Identity
 from meshai.sim.ledger import HOUR_S
 from meshai.sim.links import Links
-from meshai.sim.packets import ROUTING, TEXT, copy_of, frame_bytes, relay_byte, routing_error, sender_of
+from meshai.sim.packets import ROUTING, TEXT, copy_of, frame_bytes, routing_error, sender_of
 from meshai.sim.record import Record
 
-ANONYMOUS_RELAY: Final[NodeNum] = 0x0E1A_7000
-RELAY_SLOTS: Final = 16
-"""A relay lets those with something of their own go first (firmware `RadioInterface.cpp`)."""
-RELAY_CONTENTION: Final = 5
-"""Exponent of the contention window of a relay that heard the packet neither very well nor very badly."""
 WIDE_KHZ: Final = {125: 406.25, 250: 812.5, 500: 1625.0}
 """What the presets' bandwidths become in region LORA_24 (firmware `MeshRadio.h`)."""
 
@@ -102,44 +92,14 @@ class OnAir:
         return len(self.payload) if self.is_text else 0
 
 
-class Station(Protocol):
+class Station(Listener, Protocol):
     """Whoever can transmit and hear."""
 
     @property
     def identity(self) -> Identity: ...
 
     @property
-    def number(self) -> NodeNum: ...
-
-    @property
-    def distance(self) -> int:
-        """Relays between it and the node the client is attached to."""
-        ...
-
-    @property
     def is_relaying(self) -> bool: ...
-
-    @property
-    def is_deaf(self) -> bool: ...
-
-    @property
-    def loss(self) -> float:
-        """Probability that a packet from or to it is lost."""
-        ...
-
-    @property
-    def snr(self) -> float: ...
-
-    @property
-    def rssi(self) -> int: ...
-
-    def sensed(self, busy_s: float) -> None:
-        """Note that others have occupied the channel for that long."""
-        ...
-
-    def hear(self, packet: mesh_pb2.MeshPacket) -> None:
-        """Take in a packet that has just ended; the copy is its own."""
-        ...
 
 
 class Air:
@@ -153,11 +113,11 @@ class Air:
         preset: str,
         region: str,
         observer: Callable[[OnAir], None] | None,
-        links: Links | None = None,
         capture_db: float | None = None,
+        interference: bool = True,
         keep_last: int | None = None,
     ) -> None:
-        """`links` make it a true channel; `keep_last` bounds the log here and what the stations keep."""
+        """`capture_db` and `interference` are the channel's; `keep_last` bounds the log and what stations keep."""
         self.clock = clock
         self.rng = rng
         self.preset_code: int = config_pb2.Config.LoRaConfig.ModemPreset.Value(preset)
@@ -165,11 +125,9 @@ class Air:
         self.region = region
         self.modem = _modem(preset, region)
         self.keep_last = keep_last
-        self.channel = (
-            None if links is None else Channel(links, clock=clock, rng=rng, modem=self.modem, capture_db=capture_db)
+        self.channel = Channel(
+            Links(), clock=clock, rng=rng, modem=self.modem, capture_db=capture_db, interference=interference
         )
-        self.has_relays = True
-        """False: nobody relays, so nothing goes beyond direct neighbours and no implicit ack comes."""
         self.log: list[OnAir] = Record(keep_last)
         self.center: NodeNum = 0
         """The node the client is attached to, to which peers speak unless told otherwise."""
@@ -202,16 +160,14 @@ class Air:
         if station.number in self._stations:
             raise ValueError(f"two stations with number {station.number:#010x}")
         self._stations[station.number] = station
-        if self.channel is not None:
-            self.channel.attach(station)
+        self.channel.attach(station)
 
     def renumber(self, station: Station, former: NodeNum) -> None:
         """A station has become another number."""
         if station.number in self._stations:
             raise ValueError(f"two stations with number {station.number:#010x}")
         self._stations[station.number] = self._stations.pop(former)
-        if self.channel is not None:
-            self.channel.renumber(former, station.number)
+        self.channel.renumber(former, station.number)
         if self.center == former:
             self.center = station.number
 
@@ -230,87 +186,16 @@ class Air:
         return self.rng.randrange(1, 2**32)
 
     async def transmit(self, packet: mesh_pb2.MeshPacket, *, by: Station, cause: Cause, began: float) -> None:
-        """Put a packet on air and return when its sender's own transmission ends; relays follow by themselves.
+        """Put a packet on air and return when it has ended.
 
         `began` is the moment that was meant, by the monotonic clock; the event loop may be a little late.
         """
         packet = copy_of(packet)
-        if self.channel is not None:
-            entry = self._record(packet, by.number, cause, began)
-            await self.channel.carry(packet, by.number, entry.airtime_s, began)
-            return
-        await self._occupy(packet, by.number, cause)
-        reached = self._deliver(packet, by, wave=0)
-        if packet.hop_limit > 0 and self.has_relays:
-            self.spawn(self._relay(packet, by, reached), f"relays of {packet.id:08x}")
-
-    async def _relay(self, packet: mesh_pb2.MeshPacket, origin: Station, reached: set[NodeNum]) -> None:
-        for wave in range(1, packet.hop_limit + 1):
-            relay = self._choose_relay(wave, packet, origin, reached)
-            if relay is None:
-                return
-            slots = RELAY_SLOTS + self.rng.randrange(2**RELAY_CONTENTION)
-            await self.clock.sleep(slots * self.modem.slot_s)
-            relayed = copy_of(packet)
-            relayed.hop_limit = packet.hop_limit - wave
-            relayed.relay_node = relay_byte(relay)
-            await self._occupy(relayed, relay, Cause.RELAY)
-            if wave == 1 and not origin.is_deaf and not self._is_lost(origin.loss):
-                self._hand(copy_of(relayed), origin)
-            reached |= self._deliver(relayed, origin, wave)
-
-    def _choose_relay(
-        self, wave: int, packet: mesh_pb2.MeshPacket, origin: Station, reached: set[NodeNum]
-    ) -> NodeNum | None:
-        """Who repeats the packet in this wave: a resident that heard it, or nobody's node if some are farther out."""
-        others = [station for station in self._stations.values() if station is not origin]
-        residents = [
-            station.number
-            for station in others
-            if station.is_relaying
-            and station.number in reached
-            and station.number != packet.to
-            and _distance(origin, station) == wave - 1
-        ]
-        if residents:
-            return self.rng.choice(residents)
-        is_farther = any(_distance(origin, station) >= wave for station in others)
-        return ANONYMOUS_RELAY + wave if is_farther else None
-
-    async def _occupy(self, packet: mesh_pb2.MeshPacket, by: NodeNum, cause: Cause) -> None:
-        await self.clock.sleep(self._record(packet, by, cause).airtime_s)
-
-    def _record(self, packet: mesh_pb2.MeshPacket, by: NodeNum, cause: Cause, began: float | None = None) -> OnAir:
-        late_s = 0.0 if began is None else self.clock.monotonic() - began
-        entry = self._entry(packet, by, cause, self.clock.now() - late_s)
+        entry = self._entry(packet, by.number, cause, self.clock.now() - (self.clock.monotonic() - began))
         self.log.append(entry)
         if self._observer is not None:
             self._observer(entry)
-        return entry
-
-    def _deliver(self, packet: mesh_pb2.MeshPacket, origin: Station, wave: int) -> set[NodeNum]:
-        """Let every station at this wave's distance hear the packet; returns who did."""
-        reached = set()
-        for station in list(self._stations.values()):
-            if station is origin or station.is_deaf or _distance(origin, station) != wave:
-                continue
-            if self._is_lost(origin.loss) or self._is_lost(station.loss):
-                continue
-            heard = copy_of(packet)
-            if not heard.via_mqtt:
-                heard.rx_snr = min(origin.snr, station.snr)
-                heard.rx_rssi = min(origin.rssi, station.rssi)
-                heard.transport_mechanism = mesh_pb2.MeshPacket.TransportMechanism.TRANSPORT_LORA
-            self._hand(heard, station)
-            reached.add(station.number)
-        return reached
-
-    def _hand(self, packet: mesh_pb2.MeshPacket, station: Station) -> None:
-        station.sensed(self.modem.airtime_s(frame_bytes(packet)))
-        station.hear(packet)
-
-    def _is_lost(self, probability: float) -> bool:
-        return probability > 0 and self.rng.random() < probability
+        await self.channel.carry(packet, by.number, entry.airtime_s, began)
 
     def _entry(self, packet: mesh_pb2.MeshPacket, by: NodeNum, cause: Cause, at: float) -> OnAir:
         size = frame_bytes(packet)
@@ -345,7 +230,3 @@ def _modem(preset: str, region: str) -> Modem:
     if region != "LORA_24":
         return modem
     return replace(modem, bandwidth_khz=WIDE_KHZ[int(modem.bandwidth_khz)], is_2_4_ghz=True)
-
-
-def _distance(one: Station, other: Station) -> int:
-    return abs(one.distance - other.distance)

@@ -99,10 +99,20 @@ class _Ear:
 
 
 class Channel:
-    """The spectrum between stations that hear each other as `links` says; `capture_db` None is without capture."""
+    """The spectrum between stations that hear each other as `links` says; `capture_db` None is without capture.
+
+    Without `interference` nothing that overlaps is spoiled: for tests of other things than the air.
+    """
 
     def __init__(
-        self, links: Links, *, clock: Clock, rng: random.Random, modem: Modem, capture_db: float | None = None
+        self,
+        links: Links,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        modem: Modem,
+        capture_db: float | None = None,
+        interference: bool = True,
     ) -> None:
         self.links = links
         self.tally: dict[tuple[NodeNum, NodeNum], Counter[Outcome]] = {}
@@ -110,6 +120,7 @@ class Channel:
         self._clock = clock
         self._rng = rng
         self._capture_db = capture_db
+        self._interference = interference
         self._sensed_after_s = SENSED_SYMBOLS * modem.symbol_ms / 1000
         self._ears: dict[NodeNum, _Ear] = {}
         self._turns: list[tuple[float, int]] = []
@@ -218,7 +229,7 @@ class Channel:
     def _outcome(self, ear: _Ear, reception: _Reception) -> Outcome:
         if ear.listener.is_deaf:
             return Outcome.OFF
-        if reception.spoiled is not None:
+        if reception.spoiled is not None and self._interference:
             return reception.spoiled
         loss = reception.link.loss
         return Outcome.FADED if loss > 0 and self._rng.random() < loss else Outcome.HEARD

@@ -80,13 +80,14 @@ class Given:
     packet_id: int
     port: int
     """-1 when the node could not decrypt it."""
+    hops: int
 
 
 class Firmware(RadioStation):
     """Our node, which talks to a client."""
 
     def __init__(self, air: Air, identity: Identity, *, channels: tuple[str, ...], hop_limit: int) -> None:
-        super().__init__(air, identity, distance=0, snr=12.0, rssi=-30, loss=0.0, hop_limit=hop_limit)
+        super().__init__(air, identity, hop_limit=hop_limit)
         self.channels = channels
         self.database = NodeDatabase(air.clock)
         self.client = ClientQueue()
@@ -135,7 +136,7 @@ class Firmware(RadioStation):
     def note_given(self, packet: mesh_pb2.MeshPacket) -> None:
         """Remember that a packet has left for the client."""
         port = packet.decoded.portnum if packet.HasField("decoded") else -1
-        self.given.append(Given(self.air.clock.now(), sender_of(packet), packet.id, port))
+        self.given.append(Given(self.air.clock.now(), sender_of(packet), packet.id, port, hops_of(packet)))
 
     def send(self, packet: mesh_pb2.MeshPacket, at: float) -> None:
         """Take a packet that arrived `at` and that the client API has accepted."""

@@ -9,11 +9,14 @@ from meshai.clock import Clock
 from meshai.messages import NodeNum
 from meshai.sim.air import Air, OnAir
 from meshai.sim.identity import Identity, key_for
-from meshai.sim.links import Link, Links
+from meshai.sim.links import Link
 from meshai.sim.node import IDLE_LIMIT_S, SimulatedNode
 from meshai.sim.peers import ALL_CHANNELS, Peer
+from meshai.sim.places import OUR_LINK, Street
 
 FIRST_NUMBER: Final[NodeNum] = 0x5E40_0000
+FIRST_RELAY: Final[NodeNum] = 0x0E1A_7000
+MOST_HOPS: Final = 7
 
 
 class SimulatedMesh:
@@ -27,14 +30,16 @@ class SimulatedMesh:
         preset: str = "LONG_FAST",
         region: str = "US",
         observer: Callable[[OnAir], None] | None = None,
-        links: Links | None = None,
+        by_distance: bool = True,
         capture_db: float | None = None,
+        interference: bool = True,
         keep_last: int | None = None,
     ) -> None:
-        """With `links` the air is a true channel, on which only stations that have one hear each other.
+        """`by_distance`: who hears whom follows from the distances of peers (`places.py`); else from `link` alone.
 
-        `capture_db` lets the stronger of two overlapping packets survive when it is stronger by that much; `keep_last`
-        bounds the log and all that nodes and peers remember for the eye of an observer.
+        `capture_db` lets the stronger of two overlapping packets survive when it is stronger by that much, and without
+        `interference` both do; where no link loses anything, all is heard then. `keep_last` bounds the log and all
+        that nodes and peers remember for the eye of an observer.
         """
         self.clock = clock
         self.air = Air(
@@ -43,12 +48,15 @@ class SimulatedMesh:
             preset=preset,
             region=region,
             observer=observer,
-            links=links,
             capture_db=capture_db,
+            interference=interference,
             keep_last=keep_last,
         )
         self.nodes: list[SimulatedNode] = []
         self.peers: dict[NodeNum, Peer] = {}
+        self.relays: list[Peer] = []
+        """Routers nobody owns, between stations at different distances; no node has met them."""
+        self._street = Street(self.air.channel.links, self._new_relay) if by_distance else None
 
     @property
     def log(self) -> list[OnAir]:
@@ -82,6 +90,8 @@ class SimulatedMesh:
         identity = Identity(number, long_name, short_name, key_for(number), role)
         node = SimulatedNode(self.air, identity, channels=channels, hop_limit=hop_limit, idle_limit_s=idle_limit_s)
         self.nodes.append(node)
+        if self._street is not None:
+            self._street.place(number, 0, OUR_LINK)
         for peer in self.peers.values():
             _introduce(peer, node, is_known=True)
         return node
@@ -94,7 +104,6 @@ class SimulatedMesh:
         number: NodeNum | None = None,
         distance: int = 0,
         snr: float = 6.0,
-        rssi: int = -80,
         loss: float = 0.0,
         channels: frozenset[int] = ALL_CHANNELS,
         role: str = "CLIENT",
@@ -105,7 +114,7 @@ class SimulatedMesh:
     ) -> Peer:
         """A node of somebody else, `distance` relays away; `is_known` says whether our node has met it before.
 
-        On a mesh with links these decide who hears whom; distance, signal and loss are then only what a node that has
+        On a mesh without distances only links decide who hears whom; distance and signal are then what a node that has
         met it remembers.
         """
         number = self.new_number(len(self.nodes) + len(self.peers)) if number is None else number
@@ -114,14 +123,14 @@ class SimulatedMesh:
             Identity(number, long_name, short_name or long_name, key_for(number), role),
             distance=distance,
             snr=snr,
-            rssi=rssi,
-            loss=loss,
             channels=channels,
             hop_limit=hop_limit,
             battery_percent=battery_percent,
             position=position,
         )
         self.peers[number] = peer
+        if self._street is not None:
+            self._street.place(number, distance, Link(loss, snr))
         for node in self.nodes:
             _introduce(peer, node, is_known=is_known)
         return peer
@@ -135,10 +144,24 @@ class SimulatedMesh:
         snr: float = 6.0,
         back: Link | None = None,
     ) -> None:
-        """Let two stations of a true channel hear each other; `back` tells how `one` hears `other` when it differs."""
-        if self.air.channel is None:
-            raise ValueError("this mesh was made without links: there, everybody hears everybody by distance")
+        """Let two stations hear each other; `back` tells how `one` hears `other` when it differs."""
         self.air.channel.links.connect(one.number, other.number, Link(loss, snr), back=back)
+
+    def _new_relay(self, index: int) -> NodeNum:
+        number = FIRST_RELAY + index
+        identity = Identity(number, f"Relay {index}", f"R{index}", key_for(number), "ROUTER")
+        relay = Peer(
+            self.air,
+            identity,
+            distance=index - 1,
+            snr=OUR_LINK.snr,
+            channels=ALL_CHANNELS,
+            hop_limit=MOST_HOPS,
+            battery_percent=100,
+            position=None,
+        )
+        self.relays.append(relay)
+        return number
 
     def new_number(self, index: int) -> NodeNum:
         """The number of the station that is made as the `index`th, the same for the same seed."""

@@ -70,14 +70,15 @@ class Peer(RadioStation):
         *,
         distance: int,
         snr: float,
-        rssi: int,
-        loss: float,
         hop_limit: int,
         channels: frozenset[int],
         battery_percent: int,
         position: tuple[float, float] | None,
     ) -> None:
-        super().__init__(air, identity, distance=distance, snr=snr, rssi=rssi, loss=loss, hop_limit=hop_limit)
+        super().__init__(air, identity, hop_limit=hop_limit)
+        self.distance = distance
+        self.snr = snr
+        """Relays between it and the client's node, and how well it is heard: what a node that met it remembers."""
         self.channels = channels
         self.battery_percent = battery_percent
         self.position = position

@@ -36,20 +36,23 @@ async def perform(lines: Sequence[Line], people: Sequence[Peer], *, clock: Clock
 
 
 async def say(line: Line, peer: Peer) -> int:
-    """Say one line, reacting to the newest text heard when it is a tapback; returns the packet id."""
+    """Say one line, as apps do wanting an ack, and reacting to the newest text heard when it is a tapback.
+
+    Returns the packet id.
+    """
     target = peer.inbox[-1].packet_id if line.is_tapback and peer.inbox else 0
     if line.channel is None:
         return await peer.send_direct(line.text, emoji=int(line.is_tapback), reply_id=target)
-    return await peer.send_channel(line.channel, line.text, emoji=int(line.is_tapback), reply_id=target)
+    return await peer.send_channel(line.channel, line.text, emoji=int(line.is_tapback), reply_id=target, want_ack=True)
 
 
 def villagers(mesh: SimulatedMesh) -> list[Peer]:
     """A few people around Bend, Oregon, for a mesh that has none yet."""
     return [
-        mesh.peer("Anna Weber", "ANNA", snr=7.5, rssi=-71, battery_percent=93, position=(44.058, -121.315)),
-        mesh.peer("Marek K7MRK", "MRK", snr=4.25, rssi=-88, distance=1, position=(44.172, -121.410)),
-        mesh.peer("Ольга", "ОЛЯ", snr=2.0, rssi=-96, distance=1, position=(44.291, -121.549)),
-        mesh.peer("山田 太郎", "山田", snr=-6.5, rssi=-111, distance=2, position=(43.804, -121.580)),
+        mesh.peer("Anna Weber", "ANNA", snr=7.5, battery_percent=93, position=(44.058, -121.315)),
+        mesh.peer("Marek K7MRK", "MRK", snr=4.25, distance=1, position=(44.172, -121.410)),
+        mesh.peer("Ольга", "ОЛЯ", snr=2.0, distance=1, position=(44.291, -121.549)),
+        mesh.peer("山田 太郎", "山田", snr=-6.5, distance=2, position=(43.804, -121.580)),
     ]
 
 
@@ -80,9 +83,9 @@ _WORDS: Final = {
 
 
 def crowd(mesh: SimulatedMesh, *, count: int = 20) -> list[Peer]:
-    """`count` people with names in six scripts, some of them equal, at distances of 0 to 3 relays."""
+    """`count` people with names in six scripts, some of them equal, all within reach of each other."""
     names = ("Alex", "Борис", "Νίκος", "سامي", "山本", "🦊")
-    return [mesh.peer(names[number % len(names)], distance=number % 4, snr=8.0 - number) for number in range(count)]
+    return [mesh.peer(names[number % len(names)], snr=8.0 - number) for number in range(count)]
 
 
 def crowd_talk(rng: random.Random, *, people: int = 20, lines: int = 300, pause_s: float = 12.0) -> list[Line]:

@@ -38,7 +38,7 @@ class _Trace:
 
 
 class Routing:
-    """For one station on a true channel; it is told of every packet sent and heard."""
+    """For one station; it is told of every packet sent and heard."""
 
     def __init__(self, air: Air, station: Station, transmitter: Transmitter) -> None:
         self.next_hops: dict[NodeNum, int] = {}

@@ -57,22 +57,16 @@ class _Pending:
 class RadioStation(ABC):
     """A node of the mesh; the hooks at the end are for what ours and other people's do differently."""
 
-    def __init__(
-        self, air: Air, identity: Identity, *, distance: int, snr: float, rssi: int, loss: float, hop_limit: int
-    ) -> None:
+    def __init__(self, air: Air, identity: Identity, *, hop_limit: int) -> None:
         self.air = air
         self.identity = identity
-        self.distance = distance
-        self.snr = snr
-        self.rssi = rssi
-        self.loss = loss
         self.hop_limit = hop_limit
         self.is_deaf = False
         """True: hears nothing, as a node that is switched off."""
         self.ledger = AirtimeLedger(air.clock)
         self.transmitter = Transmitter(air, self, self.ledger, self.left_queue)
-        self.routing = None if air.channel is None else Routing(air, self, self.transmitter)
-        """What it relays and how it reaches others; None where the air itself sees to relays."""
+        self.routing = Routing(air, self, self.transmitter)
+        """What it relays and how it reaches others."""
         self._pending: dict[int, _Pending] = {}
         self._resends: set[asyncio.Task[None]] = set()
         self._seen: deque[tuple[NodeNum, int]] = deque(maxlen=SEEN)
@@ -114,8 +108,7 @@ class RadioStation(ABC):
 
     def _depart(self, packet: mesh_pb2.MeshPacket) -> None:
         packet.relay_node = relay_byte(self.number)
-        if self.routing is not None:
-            self.routing.depart(packet)
+        self.routing.depart(packet)
 
     def _after_queueing(self, packet: mesh_pb2.MeshPacket) -> None:
         self._postpone_resends(packet)
@@ -149,7 +142,7 @@ class RadioStation(ABC):
             return
         self._postpone_resends(packet)
         self._depart(packet)
-        if is_last and self.routing is not None:
+        if is_last:
             self.routing.flood(packet)
         self.transmitter.put(packet, Cause.RESEND)
 
@@ -188,8 +181,7 @@ class RadioStation(ABC):
             task.cancel()
         self.transmitter.clear()
         self._seen.clear()
-        if self.routing is not None:
-            self.routing.forget()
+        self.routing.forget()
 
     # Hearing.
 
@@ -200,8 +192,7 @@ class RadioStation(ABC):
     def hear(self, packet: mesh_pb2.MeshPacket) -> None:
         """A packet, or a relay's copy of one of our own, has been received."""
         self._postpone_resends(packet)
-        if self.routing is not None:
-            self.routing.heard(packet)
+        self.routing.heard(packet)
         sender = sender_of(packet)
         if sender == self.number:
             if self._stop_resending(packet.id):

@@ -177,22 +177,20 @@ class Topology:
             preset=self.preset,
             region=self.region,
             observer=observer,
-            links=Links(),
+            by_distance=False,
             capture_db=self.capture_db,
             keep_last=keep_last,
         )
 
     def settle(self, mesh: SimulatedMesh, *, channels: tuple[str, ...] = ("",)) -> SimulatedNode:
         """Let everybody move in and begin their day; returns our node."""
-        channel = mesh.air.channel
-        if channel is None:
-            raise ValueError("a topology needs a mesh with links")
+        links = mesh.air.channel.links
         placed = [*self.nodes, *(node for group in self.groups for node in _members(group, mesh.air.rng))]
         numbers = {node.short: mesh.new_number(index) for index, node in enumerate(placed)}
-        self._connect(channel.links, placed, numbers, mesh.air.modem.spreading_factor)
+        self._connect(links, placed, numbers, mesh.air.modem.spreading_factor)
         ours = next(node for node in self.nodes if node.is_ours)
-        hops = channel.links.hops_from(numbers[ours.short])
-        heard_by_us = {number: channel.links.of(number).get(numbers[ours.short], Link()) for number in hops}
+        hops = links.hops_from(numbers[ours.short])
+        heard_by_us = {number: links.of(number).get(numbers[ours.short], Link()) for number in hops}
         node = mesh.node(
             ours.name or ours.short,
             ours.short,
@@ -252,7 +250,6 @@ def _move_in(mesh: SimulatedMesh, spec: NodeSpec, number: NodeNum, hops: int, li
         number=number,
         distance=hops,
         snr=link.snr,
-        rssi=link.rssi,
         role=spec.role,
         hop_limit=spec.hop_limit,
         battery_percent=spec.battery_percent,

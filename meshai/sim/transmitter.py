@@ -1,8 +1,8 @@
 """A node's transmit queue: sixteen packets by priority, sent one at a time as long as each takes on air.
 
 Before each the node waits a random number of slots: few for its own on a quiet channel, more for a relay, and the more
-the better it heard the packet, so that those far from the sender relay first. On a true channel the wait begins anew
-after everything that is heard meanwhile.
+the better it heard the packet, so that those far from the sender relay first. The wait begins anew after everything
+that is heard meanwhile.
 """
 
 import asyncio
@@ -13,11 +13,13 @@ from typing import Final
 from meshtastic.protobuf import mesh_pb2
 
 from meshai.messages import NodeNum
-from meshai.sim.air import RELAY_SLOTS, Air, Cause, Station
+from meshai.sim.air import Air, Cause, Station
 from meshai.sim.ledger import FULL_CONTENTION, IDLE_CONTENTION, AirtimeLedger
 from meshai.sim.packets import ROUTING, TEXT, Priority, frame_bytes, sender_of
 
 CAPACITY: Final = 16
+RELAY_SLOTS: Final = 16
+"""A relay lets those with something of their own go first (firmware `RadioInterface.cpp`)."""
 WORST_SNR: Final = -20
 BEST_SNR: Final = 10
 """Where a relay's contention window is narrowest and widest (firmware `RadioInterface.cpp`)."""
@@ -118,15 +120,13 @@ class Transmitter:
 
     async def _turn(self, queued: _Queued) -> float | None:
         """Wait for a packet's turn, and return its moment; None if something was heard or another is to go first."""
-        clock, channel = self._air.clock, self._air.channel
-        since = clock.monotonic() if channel is None else await channel.until_clear(self._station.number)
+        channel = self._air.channel
+        since = await channel.until_clear(self._station.number)
         at = since + self._slots(queued) * self._air.modem.slot_s
-        await (clock.sleep(at - since) if channel is None else channel.turn(at))
+        await channel.turn(at)
         if self._is_stalled or not self._queue or self._first() is not queued:
             return None
-        if channel is not None and channel.has_stirred(self._station.number, since, at):
-            return None
-        return at
+        return None if channel.has_stirred(self._station.number, since, at) else at
 
     def _slots(self, queued: _Queued) -> int:
         rng = self._air.rng

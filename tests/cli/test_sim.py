@@ -193,7 +193,6 @@ def test_map_at_the_start_and_at_the_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (("--map",), "--topology"),
         (("--svg", "/nowhere/map.svg"), "/nowhere/map.svg cannot be written"),
         (("--for", "soon"), "'soon' is no time such as 60s or 5m"),
     ],

@@ -82,7 +82,6 @@ async def test_an_answer_lets_the_ack_of_its_question_pass(clock: ScaledClock, a
 async def test_a_direct_message_nobody_answers(mesh: SimulatedMesh, radio: MeshtasticRadio) -> None:
     anna = mesh.peer("Anna")
     anna.is_deaf = True
-    mesh.air.has_relays = False
     assert await fate(radio, packet(Direct(anna.number))) == Delivery(Fate.FAILED, "MAX_RETRANSMIT")
 
 

@@ -223,7 +223,6 @@ async def test_acks_late_and_double(still: SimulatedMesh, clock: ManualClock) ->
 async def test_nak_after_three_tries_at_the_firmwares_times(still: SimulatedMesh, clock: ManualClock) -> None:
     node, ann = still.node(), still.peer("Ann")
     ann.is_deaf = True
-    still.air.has_relays = False
     client = DeskClient(node.firmware)
     start = clock.now()
     client.send(text_packet("x" * 150, packet_id=1, want_ack=True))
@@ -242,7 +241,6 @@ async def test_nak_after_three_tries_at_the_firmwares_times(still: SimulatedMesh
 async def test_a_busy_channel_makes_resends_wait(still: SimulatedMesh, clock: ManualClock) -> None:
     node, ann, bob = still.node(), still.peer("Ann"), still.peer("Bob", role="CLIENT_MUTE")
     ann.is_deaf = True
-    still.air.has_relays = False
     client = DeskClient(node.firmware)
     client.send(text_packet("x", to=ann.number, packet_id=1, want_ack=True))
     wait = still.air.modem.resend_wait_s(frame_bytes(text_packet("x", pki=True)) + 2)
@@ -259,8 +257,7 @@ async def talk(peer: Any, times: int) -> None:
 
 
 async def test_relays_that_are_not_heard_mean_a_nak_though_all_got_it(still: SimulatedMesh, clock: ManualClock) -> None:
-    node, ann = still.node(), still.peer("Ann")
-    still.air.has_relays = False
+    node, ann = still.node(), still.peer("Ann", role="CLIENT_MUTE")
     client = DeskClient(node.firmware)
     client.send(text_packet("x", packet_id=1, want_ack=True))
     await clock.advance(60)
@@ -289,7 +286,6 @@ async def test_admin_to_ourselves_uses_no_air(still: SimulatedMesh, clock: Manua
 
 async def test_lossy_link_is_made_up_for_by_resends(still: SimulatedMesh, clock: ManualClock) -> None:
     node, ann = still.node(), still.peer("Ann", loss=0.4)
-    still.air.has_relays = False
     client = DeskClient(node.firmware)
     answered = 0
     for packet_id in range(1, 31):
@@ -304,7 +300,6 @@ async def test_lossy_link_is_made_up_for_by_resends(still: SimulatedMesh, clock:
 async def test_reboot_forgets_what_was_to_be_sent(still: SimulatedMesh, clock: ManualClock) -> None:
     node, ann = still.node(), still.peer("Ann")
     ann.is_deaf = True
-    still.air.has_relays = False
     client = DeskClient(node.firmware)
     client.send(text_packet("sent once", to=ann.number, packet_id=1, want_ack=True))
     await clock.advance(3)

@@ -7,7 +7,6 @@ import pytest
 
 from meshai.airtime import PRESETS
 from meshai.sim.air import PRESET_NAMES, Cause
-from meshai.sim.links import Links
 from meshai.sim.mesh import SimulatedMesh
 from meshai.sim.packets import make_routing
 from meshai.sim.peers import Peer
@@ -98,7 +97,7 @@ async def talk(peer: Peer) -> None:
 @pytest.mark.parametrize("preset", PRESET_NAMES)
 async def test_airtime_on_air_is_the_tables_to_the_millisecond(clock: ManualClock, preset: str) -> None:
     *_, ack, b50, b150, b200, b230, _, _ = TABLE.get(preset, TABLE["LONG_FAST"])
-    async with SimulatedMesh(clock=clock, rng=random.Random(1), preset=preset, links=Links()) as mesh:
+    async with SimulatedMesh(clock=clock, rng=random.Random(1), preset=preset, by_distance=False) as mesh:
         ann = mesh.peer("Ann")
         for size in (50, 150, 200, 230):
             sending = asyncio.ensure_future(ann.send_channel(0, "x" * size))

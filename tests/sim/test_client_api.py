@@ -216,8 +216,10 @@ async def test_writing_to_a_connection_the_node_has_ended_resets_it(mesh: Simula
 async def test_packets_wait_for_the_next_client_and_come_once(mesh: SimulatedMesh, dial: Dial) -> None:
     node, ann = mesh.node(), mesh.peer("Ann")
     port = await node.listen_tcp()
-    ids = [await ann.send_direct(f"text {number}") for number in range(4)]
-    await mesh.clock.sleep(10)
+    ids = []
+    for number in range(4):
+        ids.append(await ann.send_direct(f"text {number}"))
+        await mesh.clock.sleep(10)
     assert [ann.answers_to(packet_id) for packet_id in ids] == [[0]] * 4, "acked though no client is there"
     async with dial(port) as client:
         await client.configure()

@@ -126,7 +126,6 @@ async def test_peer_that_is_down(still: SimulatedMesh, clock: ManualClock) -> No
     """Transmitted at 0, about 7 and 14 s, and given up after 21.4 s."""
     node, ann = still.node(), still.peer("Ann")
     ann.is_deaf = True
-    still.air.has_relays = False
     client = DeskClient(node.firmware)
     start = clock.now()
     client.send(text_packet("hello there", to=ann.number, packet_id=1, want_ack=True))
@@ -312,12 +311,12 @@ async def test_same_packet_reaches_the_client_twice(still: SimulatedMesh, clock:
 
 
 async def test_texts_of_two_senders_change_places(still: SimulatedMesh, clock: ManualClock) -> None:
-    """Far speaks first, but over two relays, and Ann is heard before."""
-    node, ann, far = still.node(), still.peer("Ann"), still.peer("Far", distance=2)
+    """Far speaks first, but over three relays, and Ann is heard before."""
+    node, ann, far = still.node(), still.peer("Ann"), still.peer("Far", distance=3)
     client = DeskClient(node.firmware)
     first = asyncio.ensure_future(far.send_channel(0, "first"))
-    await clock.advance(1)
-    second = asyncio.ensure_future(ann.send_channel(0, "second"))
+    await clock.advance(0.1)
+    second = asyncio.ensure_future(ann.send_channel(0, "second", hop_limit=0))
     await clock.advance(30)
     await asyncio.gather(first, second)
     texts = [message.packet.decoded.payload for message in client.take() if message.HasField("packet")]

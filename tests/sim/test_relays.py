@@ -12,7 +12,7 @@ from meshai.clock import ScaledClock
 from meshai.messages import NodeNum
 from meshai.sim.air import Cause, OnAir
 from meshai.sim.channel import Outcome
-from meshai.sim.links import Link, Links
+from meshai.sim.links import Link
 from meshai.sim.mesh import SimulatedMesh
 from meshai.sim.node import SimulatedNode
 from meshai.sim.packets import RoutingError, relay_byte
@@ -25,7 +25,7 @@ SLOT_S = 0.028
 
 @pytest.fixture
 async def mesh(clock: ManualClock) -> AsyncIterator[SimulatedMesh]:
-    async with SimulatedMesh(clock=clock, rng=random.Random(11), links=Links()) as linked:
+    async with SimulatedMesh(clock=clock, rng=random.Random(11), by_distance=False) as linked:
         yield linked
 
 
@@ -137,7 +137,7 @@ async def test_fast_time_makes_no_more_collisions(make_clock: Callable[[], Manua
     """At that speed a millisecond of the event loop is seven slots, and yet nobody is misled by it."""
     clock = make_clock()
     overlaps = 0
-    async with SimulatedMesh(clock=clock, rng=random.Random(2), links=Links()) as mesh:
+    async with SimulatedMesh(clock=clock, rng=random.Random(2), by_distance=False) as mesh:
         people = [mesh.peer(f"P{number}", role="CLIENT_MUTE") for number in range(4)]
         for one, other in itertools.combinations(people, 2):
             mesh.link(one, other)
@@ -386,7 +386,7 @@ async def test_thirty_percent_loss_over_one_hop(mesh: SimulatedMesh, clock: Manu
 
 
 async def test_duty_cycle_counts_relays(clock: ManualClock) -> None:
-    async with SimulatedMesh(clock=clock, rng=random.Random(1), region="EU_868", links=Links()) as mesh:
+    async with SimulatedMesh(clock=clock, rng=random.Random(1), region="EU_868", by_distance=False) as mesh:
         node, ann = mesh.node(role="CLIENT"), mesh.peer("Ann")
         mesh.link(node, ann)
         client = DeskClient(node.firmware)
@@ -400,7 +400,11 @@ async def test_duty_cycle_counts_relays(clock: ManualClock) -> None:
         assert [entry.by for entry in mesh.log[before:]] == [ann.number], "and over the limit it relays no more"
 
 
-def test_links_need_a_mesh_that_has_them(clock: ManualClock) -> None:
-    mesh = SimulatedMesh(clock=clock, rng=random.Random(1))
-    with pytest.raises(ValueError, match="without links"):
-        mesh.link(None, None)  # type: ignore[arg-type]
+async def test_without_interference_all_is_heard(clock: ManualClock) -> None:
+    async with SimulatedMesh(clock=clock, rng=random.Random(1), interference=False) as mesh:
+        _, near, far = mesh.node(), mesh.peer("Near"), mesh.peer("Far", distance=2)
+        for number in range(5):  # who does not hear the other speaks at the same time
+            both = [asyncio.ensure_future(peer.send_channel(0, f"{number}")) for peer in (near, far)]
+            await clock.advance(60)
+            await asyncio.gather(*both)
+    assert [len(peer.inbox) for peer in (near, far)] == [5, 5]
