@@ -56,11 +56,15 @@ _TRIGGER: Final = regex.compile(
 )
 
 
+def one_line(text: str) -> str:
+    """Untrusted text as one line, without characters that could confuse a terminal or a reader."""
+    text = _LINE_BREAK.sub(" ", text).replace("\n", " ").replace("\t", " ")
+    return _SPACES.sub(" ", _UNFIT.sub("", _BIDI.sub("", text))).strip()
+
+
 def one_line_name(name: str, limit: int = 40) -> str:
     """An untrusted name as one short line that cannot leave the quotes or brackets it is put in."""
-    name = _LINE_BREAK.sub(" ", name).replace("\n", " ").replace("\t", " ")
-    name = _UNFIT.sub("", _BIDI.sub("", name)).translate(_HARMLESS)
-    name = _SPACES.sub(" ", name).strip()
+    name = one_line(name).translate(_HARMLESS)
     if len(name) > limit:
         # The first grapheme alone may be longer than the limit.
         name = (beginning(name, limit - 1) or name[: limit - 1]).rstrip() + "…"

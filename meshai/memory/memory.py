@@ -80,12 +80,10 @@ class Memory:
         def shown(node: NodeNum, text: str) -> str:
             return prompts.spoken_by(name_of(node) or node_id(node), text) if is_channel else text
 
-        async def newest_first(db: Connection) -> AsyncIterator[ChatMessage]:
-            async for turn in turns.newest(db, message.conversation, before=exchange, most=TURNS_READ):
-                if turn.is_ours:
-                    yield ChatMessage("assistant", turn.text)
-                else:
-                    yield ChatMessage("user", shown(turn.node, turn.text))
+        async def newest_first(db: Connection) -> AsyncIterator[context.Line]:
+            async for number, turn in turns.newest(db, message.conversation, before=exchange, most=TURNS_READ):
+                text = turn.text if turn.is_ours else shown(turn.node, turn.text)
+                yield context.Line(number, ChatMessage("assistant" if turn.is_ours else "user", text))
 
         system = prompts.system_text(
             self._persona,

@@ -47,15 +47,15 @@ async def remove(db: aiosqlite.Connection, exchange: int) -> None:
 
 async def newest(
     db: aiosqlite.Connection, conversation: Conversation, *, before: int, most: int
-) -> AsyncIterator[Turn]:
-    """The turns of a conversation in exchanges before `before`, newest first, `most` at the most."""
+) -> AsyncIterator[tuple[int, Turn]]:
+    """The turns of a conversation in exchanges before `before`, with their exchange: newest first, at most `most`."""
     async with db.execute(
-        "SELECT text, node, is_ours, at FROM turns WHERE kind = ? AND number = ? AND exchange < ?"
+        "SELECT exchange, text, node, is_ours, at FROM turns WHERE kind = ? AND number = ? AND exchange < ?"
         " ORDER BY exchange DESC, is_ours DESC LIMIT ?",
         (*key(conversation), before, most),
     ) as cursor:
         async for row in cursor:
-            yield Turn(conversation, row["text"], row["node"], bool(row["is_ours"]), row["at"])
+            yield row["exchange"], Turn(conversation, row["text"], row["node"], bool(row["is_ours"]), row["at"])
 
 
 async def count(db: aiosqlite.Connection, conversation: Conversation, node: NodeNum) -> int:

@@ -258,7 +258,7 @@ async def test_numbers_grow_through_trouble_and_back(tmp_path: Path, clock: Manu
             assert [await use(database, packet_id) for packet_id in range(1, 16)] == [None] * 15
             async with database.transaction() as db:
                 rows = [item.row for item in await outbox.waiting(db, after=0)]
-                texts = [turn.text async for turn in turns.newest(db, Direct(ANNA), before=10**6, most=100)]
+                texts = [turn.text async for _, turn in turns.newest(db, Direct(ANNA), before=10**6, most=100)]
     assert is_stand_in
     assert numbers == sorted({number for number in numbers if number is not None})
     assert rows == sorted(set(rows))

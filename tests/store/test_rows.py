@@ -76,7 +76,7 @@ async def say(database: Database, exchange: int, text: str, answer: str | None, 
 
 async def newest(database: Database, node: int = ANNA, before: int = 99) -> list[str]:
     async with database.transaction() as db:
-        return [turn.text async for turn in turns.newest(db, Direct(node), before=before, most=10)]
+        return [turn.text async for _, turn in turns.newest(db, Direct(node), before=before, most=10)]
 
 
 async def test_an_answer_stands_behind_its_question_whenever_it_comes(database: Database) -> None:
@@ -93,7 +93,7 @@ async def test_order_is_by_arrival_whatever_the_clock_said(database: Database) -
         for exchange, at in ((1, 500.0), (2, 100.0), (3, 900.0)):
             turn = Turn(Channel(2), f"at {at:.0f}", ANNA, False, at)
             await turns.add_question(db, exchange, turn, packet_id=exchange, public_key=None)
-        texts = [turn.text async for turn in turns.newest(db, Channel(2), before=9, most=9)]
+        texts = [turn.text async for _, turn in turns.newest(db, Channel(2), before=9, most=9)]
     assert texts == ["at 900", "at 100", "at 500"]
 
 
