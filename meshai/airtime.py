@@ -8,6 +8,7 @@ Formula: RadioLib `calculateTimeOnAir` (SX126x), explicit header, CRC on, as the
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,10 @@ MAX_FRAME_BYTES: Final = 255
 ACK_FRAME_BYTES: Final = 29
 TRANSMISSIONS: Final = 3
 """Times the firmware sends a packet that wants an ack before it gives up (`NUM_RELIABLE_RETX`)."""
+BANDWIDTH_KHZ: Final[Mapping[int, float]] = {31: 31.25, 62: 62.5, 200: 203.125, 400: 406.25, 800: 812.5, 1600: 1625.0}
+"""What the codes of a custom bandwidth mean; any other is the number itself (firmware `RadioInterface.cpp`)."""
+WIDE_KHZ: Final[Mapping[float, float]] = {125: 406.25, 250: 812.5, 500: 1625.0}
+"""What the presets' bandwidths become in the 2.4 GHz band (firmware `MeshRadio.h`)."""
 
 
 @dataclass(frozen=True, slots=True)

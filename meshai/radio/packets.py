@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeGuard
 
-from meshai.airtime import PRESETS, Modem
+from meshai.airtime import BANDWIDTH_KHZ, PRESETS, WIDE_KHZ, Modem
 from meshai.characters import beginning
 from meshai.messages import BROADCAST, IncomingMessage, Node, NodeNum, TextLimits, node_id, parse_key
 from meshai.radio.base import OwnNode
@@ -36,9 +36,6 @@ REFUSALS: Final[Mapping[int, str]] = {
 ACCEPTED: Final = frozenset({0, 35})
 """`QueueStatus.res` of a packet the node holds; 35 is "should release", which is internal and no error."""
 
-_BANDWIDTH_KHZ: Final[Mapping[int, float]] = {31: 31.25, 62: 62.5, 200: 203.125, 400: 406.25, 800: 812.5, 1600: 1625.0}
-_WIDE_KHZ: Final[Mapping[float, float]] = {125: 406.25, 250: 812.5, 500: 1625.0}
-"""What the presets' bandwidths become in the 2.4 GHz band (firmware `MeshRadio.h`)."""
 _BIDI_CONTROLS: Final = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u061c")
 
 
@@ -193,13 +190,13 @@ def modem_from(lora: Mapping[str, Any] | None) -> Modem | None:
     coding_rate = _whole(lora, "codingRate")
     if lora.get("usePreset") is not True:
         code = _whole(lora, "bandwidth")
-        modem = Modem(_whole(lora, "spreadFactor"), _BANDWIDTH_KHZ.get(code, code), coding_rate, is_2_4_ghz)
+        modem = Modem(_whole(lora, "spreadFactor"), BANDWIDTH_KHZ.get(code, code), coding_rate, is_2_4_ghz)
         is_possible = 5 <= modem.spreading_factor <= 12 and modem.bandwidth_khz > 0 and 5 <= modem.coding_rate <= 8
         return modem if is_possible else None
     preset = PRESETS.get(str(lora.get("modemPreset", "LONG_FAST")))
     if preset is None:
         return None
-    bandwidth = _WIDE_KHZ.get(preset.bandwidth_khz, preset.bandwidth_khz) if is_2_4_ghz else preset.bandwidth_khz
+    bandwidth = WIDE_KHZ.get(preset.bandwidth_khz, preset.bandwidth_khz) if is_2_4_ghz else preset.bandwidth_khz
     most_coded = max(preset.coding_rate, coding_rate) if coding_rate <= 8 else preset.coding_rate
     return Modem(preset.spreading_factor, bandwidth, most_coded, is_2_4_ghz)
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, Self
 
 from meshtastic.protobuf import config_pb2, mesh_pb2
 
-from meshai.airtime import DUTY_CYCLE_PERCENT, PRESETS, Modem
+from meshai.airtime import DUTY_CYCLE_PERCENT, PRESETS, WIDE_KHZ, Modem
 from meshai.clock import Clock
 from meshai.messages import NodeNum
 from meshai.sim.channel import Channel, Listener
@@ -23,10 +23,6 @@ from meshai.sim.ledger import HOUR_S
 from meshai.sim.links import Links
 from meshai.sim.packets import ROUTING, TEXT, copy_of, frame_bytes, routing_error, sender_of
 from meshai.sim.record import Record
-
-WIDE_KHZ: Final = {125: 406.25, 250: 812.5, 500: 1625.0}
-"""What the presets' bandwidths become in region LORA_24 (firmware `MeshRadio.h`)."""
-
 
 PRESET_NAMES: Final = tuple(name for name, _ in config_pb2.Config.LoRaConfig.ModemPreset.items() if name in PRESETS)
 """Presets that a client, too, has a name for."""
@@ -112,18 +108,25 @@ class Air:
         rng: random.Random,
         preset: str,
         region: str,
+        modem: Modem | None = None,
+        signs: bool = False,
         observer: Callable[[OnAir], None] | None,
         capture_db: float | None = None,
         interference: bool = True,
         keep_last: int | None = None,
     ) -> None:
-        """`capture_db` and `interference` are the channel's; `keep_last` bounds the log and what stations keep."""
+        """`modem` takes the place of the preset's; with `signs`, broadcasts are signed where there is room, as by 2.8.
+
+        `capture_db` and `interference` are the channel's; `keep_last` bounds the log and what stations keep.
+        """
         self.clock = clock
         self.rng = rng
         self.preset_code: int = config_pb2.Config.LoRaConfig.ModemPreset.Value(preset)
         self.region_code: int = config_pb2.Config.LoRaConfig.RegionCode.Value(region)
         self.region = region
-        self.modem = _modem(preset, region)
+        self.is_preset = modem is None
+        self.modem = _modem(preset, region) if modem is None else modem
+        self.signs = signs
         self.keep_last = keep_last
         self.channel = Channel(
             Links(), clock=clock, rng=rng, modem=self.modem, capture_db=capture_db, interference=interference
@@ -229,4 +232,4 @@ def _modem(preset: str, region: str) -> Modem:
     modem = PRESETS[preset]
     if region != "LORA_24":
         return modem
-    return replace(modem, bandwidth_khz=WIDE_KHZ[int(modem.bandwidth_khz)], is_2_4_ghz=True)
+    return replace(modem, bandwidth_khz=WIDE_KHZ[modem.bandwidth_khz], is_2_4_ghz=True)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
+from meshai.airtime import Modem
 from meshai.clock import Clock
 from meshai.messages import NodeNum
 from meshai.sim.air import Air, OnAir
@@ -29,13 +30,17 @@ class SimulatedMesh:
         rng: random.Random,
         preset: str = "LONG_FAST",
         region: str = "US",
+        modem: Modem | None = None,
+        signs: bool = False,
         observer: Callable[[OnAir], None] | None = None,
         by_distance: bool = True,
         capture_db: float | None = None,
         interference: bool = True,
         keep_last: int | None = None,
     ) -> None:
-        """`by_distance`: who hears whom follows from the distances of peers (`places.py`); else from `link` alone.
+        """`modem`: custom settings in place of a preset; `signs`: nodes sign broadcasts, as firmware 2.8 does.
+
+        `by_distance`: who hears whom follows from the distances of peers (`places.py`); else from `link` alone.
 
         `capture_db` lets the stronger of two overlapping packets survive when it is stronger by that much, and without
         `interference` both do; where no link loses anything, all is heard then. `keep_last` bounds the log and all
@@ -47,6 +52,8 @@ class SimulatedMesh:
             rng=rng,
             preset=preset,
             region=region,
+            modem=modem,
+            signs=signs,
             observer=observer,
             capture_db=capture_db,
             interference=interference,

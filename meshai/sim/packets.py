@@ -28,6 +28,10 @@ NOT_FOR_PKI: Final = frozenset({TRACEROUTE, NODE_INFO, ROUTING, POSITION})
 UNKNOWN_CHANNEL_HASH: Final = 0x5B
 ROOM_BYTES: Final = 239
 """Most an encoded `Data` may take in a channel-encrypted frame; public-key encryption takes 12 of it."""
+SIGNATURE_BYTES: Final = 66
+"""What an XEdDSA signature adds (firmware 2.8 `Router.cpp`)."""
+SIGNATURE_TAG: Final = b"\x52\x40"
+"""Field 10, 64 bytes."""
 
 RoutingError = mesh_pb2.Routing.Error
 Priority = mesh_pb2.MeshPacket.Priority
@@ -129,6 +133,13 @@ def frame_bytes(packet: mesh_pb2.MeshPacket) -> int:
 def fits(packet: mesh_pb2.MeshPacket) -> bool:
     """Whether the frame can carry it (firmware `perhapsEncode`)."""
     return int(packet.decoded.ByteSize()) <= ROOM_BYTES - (PKI_BYTES if packet.pki_encrypted else 0)
+
+
+def sign(packet: mesh_pb2.MeshPacket) -> None:
+    """Let a broadcast carry a signature if there is room, in a field of `Data` that today's clients do not know."""
+    if is_broadcast(packet) and not is_encrypted(packet) and packet.decoded.ByteSize() + SIGNATURE_BYTES <= ROOM_BYTES:
+        signature = hashlib.shake_128(packet.decoded.SerializeToString()).digest(SIGNATURE_BYTES - 2)
+        packet.decoded.MergeFromString(SIGNATURE_TAG + signature)
 
 
 def is_broadcast(packet: mesh_pb2.MeshPacket) -> bool:

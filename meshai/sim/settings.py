@@ -5,6 +5,8 @@ from typing import Final
 
 from meshtastic.protobuf import channel_pb2, config_pb2, mesh_pb2, module_config_pb2
 
+from meshai.airtime import BANDWIDTH_KHZ
+from meshai.sim.air import Air
 from meshai.sim.firmware import Firmware
 
 ONLY_CONFIG: Final = 69420
@@ -13,6 +15,7 @@ ONLY_NODES: Final = 69421
 """A `want_config_id` that asks for nothing but nodes."""
 CHANNELS: Final = 8
 FIRMWARE_VERSION: Final = "2.7.26.54e0d8d"
+SIGNING_VERSION: Final = "2.8.0.7754068"
 MODULES: Final = (
     "mqtt",
     "serial",
@@ -89,7 +92,7 @@ def own_node_info(firmware: Firmware) -> mesh_pb2.NodeInfo:
 
 def metadata(firmware: Firmware) -> mesh_pb2.DeviceMetadata:
     return mesh_pb2.DeviceMetadata(
-        firmware_version=FIRMWARE_VERSION,
+        firmware_version=SIGNING_VERSION if firmware.air.signs else FIRMWARE_VERSION,
         device_state_version=24,
         hasWifi=True,
         role=firmware.identity.user.role,
@@ -119,8 +122,7 @@ def config(firmware: Firmware, name: str) -> config_pb2.Config:
             section.role = firmware.identity.user.role
             section.node_info_broadcast_secs = 10800
         case "lora":
-            section.use_preset = True
-            section.modem_preset = firmware.air.preset_code
+            _describe_modem(section, firmware.air)
             section.region = firmware.air.region_code
             section.hop_limit = firmware.hop_limit
             section.tx_enabled = True
@@ -129,6 +131,16 @@ def config(firmware: Firmware, name: str) -> config_pb2.Config:
             section.public_key = firmware.identity.public_key
             section.serial_enabled = True
     return result
+
+
+def _describe_modem(lora: config_pb2.Config.LoRaConfig, air: Air) -> None:
+    lora.use_preset = air.is_preset
+    lora.modem_preset = air.preset_code
+    if not air.is_preset:
+        codes = {khz: code for code, khz in BANDWIDTH_KHZ.items()}
+        lora.bandwidth = codes.get(air.modem.bandwidth_khz, int(air.modem.bandwidth_khz))
+        lora.spread_factor = air.modem.spreading_factor
+        lora.coding_rate = air.modem.coding_rate
 
 
 def module_config(name: str) -> module_config_pb2.ModuleConfig:

@@ -37,6 +37,7 @@ from meshai.sim.packets import (
     relay_byte,
     routing_error,
     sender_of,
+    sign,
 )
 from meshai.sim.routing import Routing
 from meshai.sim.transmitter import Transmitter
@@ -87,6 +88,7 @@ class RadioStation(ABC):
         """Queue a packet, and see to its resends if it wants an ack; False when there is no room or airtime left."""
         if self.is_spent:
             return False
+        self._sign(packet)
         self._depart(packet)
         is_queued = self.transmitter.put(packet, cause)
         self._after_queueing(packet)
@@ -96,6 +98,7 @@ class RadioStation(ABC):
         """As `send_packet`, returning when it has left the air the first time; NotDelivered when it is refused."""
         if self.is_spent:
             raise NotDelivered("DUTY_CYCLE_LIMIT")
+        self._sign(packet)
         self._depart(packet)
         self._after_queueing(packet)
         if not await self.transmitter.send(packet, cause):
@@ -105,6 +108,10 @@ class RadioStation(ABC):
     def is_spent(self) -> bool:
         """Whether it has used up what the region allows it in an hour, relays included."""
         return self.transmitter.is_spent
+
+    def _sign(self, packet: mesh_pb2.MeshPacket) -> None:
+        if self.air.signs:
+            sign(packet)
 
     def _depart(self, packet: mesh_pb2.MeshPacket) -> None:
         packet.relay_node = relay_byte(self.number)

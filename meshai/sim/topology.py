@@ -17,6 +17,7 @@ from typing import Final
 
 from meshtastic.protobuf import config_pb2
 
+from meshai.airtime import Modem
 from meshai.clock import Clock
 from meshai.errors import ConfigError
 from meshai.messages import NodeNum
@@ -142,6 +143,8 @@ class Topology:
     nodes: tuple[NodeSpec, ...]
     preset: str = "LONG_FAST"
     region: str = "US"
+    modem: Modem | None = None
+    """Custom settings in place of the preset's."""
     capture_db: float | None = None
     """By how much a packet must be stronger than one it overlaps to survive; without it both are lost."""
     groups: tuple[GroupSpec, ...] = ()
@@ -177,6 +180,7 @@ class Topology:
             preset=self.preset,
             region=self.region,
             observer=observer,
+            modem=self.modem,
             by_distance=False,
             capture_db=self.capture_db,
             keep_last=keep_last,

@@ -4,12 +4,15 @@ import asyncio
 import random
 
 import pytest
+from google.protobuf.json_format import MessageToDict
 
-from meshai.airtime import PRESETS
+from meshai.airtime import PRESETS, Modem
+from meshai.radio.packets import modem_from
 from meshai.sim.air import PRESET_NAMES, Cause
 from meshai.sim.mesh import SimulatedMesh
 from meshai.sim.packets import make_routing
 from meshai.sim.peers import Peer
+from meshai.sim.settings import config, metadata
 from meshai.testing import ManualClock
 from tests.sim.clients import DeskClient, text_packet
 from tests.test_airtime import TABLE
@@ -121,3 +124,47 @@ async def test_long_run_keeps_only_the_newest(clock: ManualClock) -> None:
         assert [heard.text for heard in ann.inbox] == ["text 2", "text 3", "text 4"]
         assert len(ann.packets) == 3
         assert [(await ann.heard()).text for _ in range(3)] == ["text 2", "text 3", "text 4"]
+
+
+@pytest.mark.parametrize(
+    ("modem", "code"),
+    [(Modem(9, 125.0, 7), 125), (Modem(12, 62.5, 8), 62), (Modem(7, 31.25, 5), 31), (Modem(8, 500.0, 6), 500)],
+)
+async def test_custom_modem_is_told_and_decides_airtime(clock: ManualClock, modem: Modem, code: int) -> None:
+    async with SimulatedMesh(clock=clock, rng=random.Random(1), modem=modem) as mesh:
+        node, ann = mesh.node(), mesh.peer("Ann")
+        lora = config(node.firmware, "lora").lora
+        assert (lora.use_preset, lora.bandwidth, lora.spread_factor, lora.coding_rate) == (
+            False,
+            code,
+            modem.spreading_factor,
+            modem.coding_rate,
+        )
+        assert modem_from(MessageToDict(lora)) == modem, "and the bot reads it as what it is"
+        sending = asyncio.ensure_future(ann.send_channel(0, "x" * 150))
+        await clock.advance(120)
+        await sending
+        assert mesh.log[0].airtime_s == modem.airtime_s(16 + 157)
+
+
+@pytest.mark.parametrize(("text_bytes", "frame_bytes"), [(50, 138), (166, 255), (167, 190)])
+async def test_signed_broadcast(clock: ManualClock, text_bytes: int, frame_bytes: int) -> None:
+    """Firmware 2.8 signs what leaves room for it; resends and relays carry the same signature."""
+    async with SimulatedMesh(clock=clock, rng=random.Random(1), signs=True) as mesh:
+        node, ann, _ = mesh.node(), mesh.peer("Ann"), mesh.peer("Far", distance=1)
+        client = DeskClient(node.firmware)
+        client.send(text_packet("x" * text_bytes, packet_id=7, want_ack=True))
+        await clock.advance(60)
+        carried = {entry.frame_bytes for entry in mesh.log if entry.packet_id == 7}
+        assert {entry.cause for entry in mesh.log if entry.packet_id == 7} >= {Cause.CLIENT, Cause.RELAY}
+        assert carried == {frame_bytes}
+        assert [heard.text for heard in ann.inbox] == ["x" * text_bytes]
+
+
+async def test_direct_messages_are_not_signed(clock: ManualClock) -> None:
+    async with SimulatedMesh(clock=clock, rng=random.Random(1), signs=True) as mesh:
+        node, ann = mesh.node(), mesh.peer("Ann")
+        DeskClient(node.firmware).send(text_packet("x" * 50, to=ann.number, packet_id=7))
+        await clock.advance(10)
+        assert [entry.frame_bytes for entry in mesh.log if entry.packet_id == 7] == [72 + 12]
+        assert metadata(node.firmware).firmware_version.startswith("2.8")

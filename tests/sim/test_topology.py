@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from meshai.airtime import Modem
 from meshai.errors import ConfigError
 from meshai.sim.air import Cause
 from meshai.sim.channel import Outcome
@@ -171,3 +172,13 @@ async def test_groups_hear_their_hub_alone(clock: ManualClock) -> None:
         hill, *people = mesh.peers.values()
         assert {frozenset(mesh.air.channel.links.of(person.number)) for person in people} == {frozenset({hill.number})}
         await asyncio.sleep(0)
+
+
+async def test_custom_modem_of_a_file(clock: ManualClock) -> None:
+    topology = parse(
+        'nodes = [{short = "MAI", is_ours = true}]\n'
+        "modem = {spreading_factor = 9, bandwidth_khz = 125.0, coding_rate = 7}",
+        "custom",
+    )
+    async with topology.mesh(clock=clock, rng=random.Random(1)) as mesh:
+        assert mesh.air.modem == Modem(9, 125.0, 7)
