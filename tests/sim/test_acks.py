@@ -99,6 +99,23 @@ async def test_duty_cycle(clock: ManualClock) -> None:
         assert statuses(client.send(text_packet("again", packet_id=3)))[-1] == (3, 0)
 
 
+@pytest.mark.parametrize(
+    ("region", "allowed_s"),
+    [("EU_433", 360), ("EU_868", 360), ("TH", 360), ("UA_433", 360), ("UA_868", 36), ("US", None), ("ANZ", None)],
+)
+async def test_duty_cycle_of_each_region(clock: ManualClock, region: str, allowed_s: float | None) -> None:
+    """Seconds of an hour; None is no limit."""
+    async with SimulatedMesh(clock=clock, rng=random.Random(1), region=region) as mesh:
+        node = mesh.node()
+        client = DeskClient(node.firmware)
+        node.firmware.ledger.sent(3599 if allowed_s is None else allowed_s - 0.01)
+        assert statuses(client.send(text_packet("last", packet_id=1)))[0] == (1, 0)
+        await clock.advance(5)
+        client.take()
+        refusal = 0 if allowed_s is None else int(RoutingError.DUTY_CYCLE_LIMIT)
+        assert statuses(client.send(text_packet("one more", packet_id=2)))[0] == (2, refusal)
+
+
 OWN_NAKS = [
     (RoutingError.NO_INTERFACE, 33),
     (RoutingError.MAX_RETRANSMIT, 0),
