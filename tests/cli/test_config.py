@@ -41,7 +41,7 @@ def test_what_the_start_would_refuse_is_told_with_file_and_line(tmp_path: Path, 
     result = CliRunner(env={"COLUMNS": "1000"}).invoke(main, ["--config", str(path), command])
     assert result.exit_code == 2
     assert f"{path}:2: bot.aliases.0: found '!!!'; expected a name" in result.output
-    assert f"{path}:5: commands.aliases.hilfe: found 'foo'; expected one of the commands help, more," in result.output
+    assert f"{path}:5: commands.aliases.hilfe: found 'foo'; expected one of the commands help, ignore," in result.output
 
 
 def test_without_a_file_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
