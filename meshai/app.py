@@ -21,6 +21,7 @@ from meshai.governor import Governor
 from meshai.listener import Exchange, Listener
 from meshai.loops import LoopGuard
 from meshai.memory.memory import Memory, needed_tokens
+from meshai.memory.retention import Retention
 from meshai.messages import TextLimits
 from meshai.model.base import ChatMessage, LanguageModel
 from meshai.model.tokens import estimate
@@ -60,6 +61,7 @@ class Parts:
     listener: Listener
     responder: Responder
     memory: Memory
+    retention: Retention
     look: Callable[[], Awaitable[Report]]
     """How everything is now."""
 
@@ -85,6 +87,7 @@ async def built(
         clock=clock,
         persona=config.bot.persona,
         budget_tokens=lambda: _budget_tokens(config.model, model),
+        settings=config.memory,
     )
     governor = Governor(database, radio, config.airtime, clock=clock, queued_s=lambda: outbox.waiting_s)
     await governor.load()
@@ -164,7 +167,8 @@ async def built(
         await stack.enter_async_context(radio)
         if model is not None:
             await stack.enter_async_context(model)
-        yield Parts(database, radio, outbox, listener, responder, memory, look)
+        retention = Retention(database, memory.consent, config.memory, clock)
+        yield Parts(database, radio, outbox, listener, responder, memory, retention, look)
 
 
 async def serve(parts: Parts, *, stop: asyncio.Event, clock: Clock, notifier: Notifier) -> None:
@@ -176,6 +180,7 @@ async def serve(parts: Parts, *, stop: asyncio.Event, clock: Clock, notifier: No
     async with asyncio.TaskGroup() as services:
         background = [
             services.create_task(parts.outbox.run(), name="outbox"),
+            services.create_task(parts.retention.run(), name="retention"),
             services.create_task(_note_life(parts.database, parts.radio, clock), name="life"),
             services.create_task(_watchdog(parts.radio, notifier, clock), name="watchdog"),
             services.create_task(window.show(window.window_of(parts.database.path), document), name="window"),

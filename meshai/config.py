@@ -231,6 +231,29 @@ class ModelSettings(Section):
         return tokens
 
 
+class MemorySettings(Section):
+    level: Literal["off", "chat", "full"] = Field(
+        "chat",
+        description="what is kept of nodes that chose nothing: off | chat (what was said, and a summary) | full (facts "
+        "and older talk too); each may choose by !memory",
+    )
+    channels: Literal["off", "chat"] = Field("chat", description="what is kept of channels: off | chat")
+    tell: Switch = Field(
+        True, description="whether the first answer to a node says that notes are kept, in 41 more characters"
+    )
+    need_key: Switch = Field(
+        True,
+        description="show, change and delete a node's memory only in encrypted direct messages, which prove the "
+        "sender; false: on a mesh without public keys, where anybody may send with another's number",
+    )
+    keep_days: Annotated[int, Field(ge=1, le=3650)] = Field(
+        30, description="at level chat and on channels, what is older than this is forgotten"
+    )
+    keep_turns: Annotated[int, Field(ge=20, le=1_000_000)] = Field(
+        20_000, description="most lines kept of one node or channel, the newest; about 400 bytes each"
+    )
+
+
 class StorageSettings(Section):
     path: Path | None = Field(
         None, description="the SQLite file; empty: meshai.db in the data folder of the user or service"
@@ -260,6 +283,7 @@ class Config(Section):
         AirtimeSettings(), description="when and how much the bot may use the shared channel"
     )
     model: ModelSettings = Field(ModelSettings(), description="the language model that writes the answers")
+    memory: MemorySettings = Field(MemorySettings(), description="what is remembered, for whom, and how long")
     storage: StorageSettings = Field(StorageSettings(), description="where conversations are kept")
     log: LogSettings = Field(LogSettings(), description="what is logged")
 

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 from meshai.characters import is_blank
@@ -47,6 +48,8 @@ log = logging.getLogger(__name__)
 
 LOST_NOTE: Final = "(Part of my last answer got lost.)"
 """What a node is told when it is heard again after an answer did not reach it; while it could not, nothing could."""
+NOTES_KEPT: Final = "(I keep notes; see, extend, stop: !memory)"
+"""Said once to each node: what is kept of it is no secret."""
 WORKING_SIGN: Final = "⏳"
 
 
@@ -201,13 +204,18 @@ class Responder:
         message, me = exchange.message, self._radio.me
         text = disarm(reply.text)
         priority = Priority.COMMAND if exchange.refusal else exchange.priority
-        packets = split(
-            text,
-            exchange.address,
+        cut = partial(
+            split,
+            address=exchange.address,
             max_packets=self._most_packets(exchange.address, priority),
             max_characters=self._replies.max_characters,
         )
         async with self._database.transaction() as db:
+            if reply.remember and message.is_direct and await self._memory.consent.tell(db, message.sender):
+                # At the end it would be cut off with the rest.
+                is_whole = not rest_of(last := f"{text}\n{NOTES_KEPT}", cut(last))
+                text = last if is_whole else f"{NOTES_KEPT}\n{text}"
+            packets = cut(text)
             first_id = await self._outbox.add(db, exchange.number, packets, priority)
             if reply.is_failure:
                 await self._memory.unheard(db, exchange.number)
@@ -215,9 +223,9 @@ class Responder:
                 await self._memory.said_more(db, message, text_of(packets), rest=rest_of(text, packets))
             if reply.remember and me is not None:
                 await self._memory.keep_rest(db, exchange.number, message, rest_of(text, packets))
-                await self._memory.said(
-                    db, exchange.number, message, text_of(packets), me=me.node.number, packet_id=first_id
-                )
+                # The model would learn to say the line itself.
+                said = text_of(packets).removesuffix(NOTES_KEPT).removeprefix(NOTES_KEPT).strip()
+                await self._memory.said(db, exchange.number, message, said, me=me.node.number, packet_id=first_id)
             await heard.settle(db, exchange.number)
         self._outbox.wake()
         if packets:

@@ -73,15 +73,19 @@ async def story(
     radio: FakeRadio | None = None,
     has_model: bool = True,
     clock: ScaledClock | None = None,
+    tells: bool = False,
 ) -> AsyncIterator[Story]:
+    """`tells` lets the first answer say that notes are kept, beside what a test is about."""
+    config = config or Config()
+    config = config.model_copy(update={"memory": config.memory.model_copy(update={"tell": tells})})
     clock = clock or ScaledClock(50, start=1_800_000_000)
     radio = radio or FakeRadio(nodes=[Node(ANNA, "Anna"), Node(BEN, "Ben")])
     model, stop = ScriptedModel(answer), asyncio.Event()
-    model.context_tokens = (config or Config()).model.context_tokens
+    model.context_tokens = config.model.context_tokens
     async with (
         kept_database(folder / "meshai.db", clock=clock) as database,
         built(
-            config or Config(),
+            config,
             database=database,
             radio=radio,
             model=model if has_model else None,

@@ -42,7 +42,7 @@ TAKES: Mapping[str, frozenset[str]] = {
 SIBLINGS = {
     "commands": {"base"},
     "tools": {"base"},
-    "store": {"database", "migrations", "conversations", "health", "aside", "carrying"},
+    "store": {"database", "migrations", "conversations", "health", "aside", "carrying", "forgetting"},
 }
 """In these sub-packages modules import only these of their siblings."""
 

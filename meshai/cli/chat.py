@@ -54,6 +54,8 @@ async def _chat(config: Config, *, is_terminal: bool) -> int:
             "replies": config.replies.model_copy(update={"gap_s": 0.0}),
             "airtime": AirtimeSettings(answers_per_node_hour=1000, answers_per_hour=10_000),
             "bot": config.bot.model_copy(update={"answer_nodes": ()}),
+            # Whoever sits at the terminal is who they are, and can read the file as well.
+            "memory": config.memory.model_copy(update={"need_key": False, "tell": False}),
             "storage": config.storage.model_copy(update={"path": database_path(config).with_name("chat.db")}),
         }
     )

@@ -8,12 +8,15 @@ from typing import Final
 
 from meshai.chunker import unread
 from meshai.clock import Clock
+from meshai.config import MemorySettings
 from meshai.errors import StoreError
 from meshai.memory import context, prompts
+from meshai.memory.consent import Consent, Level
+from meshai.memory.retention import wipe
 from meshai.messages import Channel, Conversation, Direct, IncomingMessage, NodeNum, OutgoingPacket, Turn, node_id
 from meshai.model.base import ChatMessage
 from meshai.model.tokens import estimate
-from meshai.store import rests, turns
+from meshai.store import forgetting, rests, turns
 from meshai.store.database import Connection, Database, again_if_replaced
 
 TURNS_READ: Final = 200
@@ -36,7 +39,16 @@ def needed_tokens(persona: str) -> int:
 class Memory:
     """The turns of every conversation, and the prompt made from them."""
 
-    def __init__(self, database: Database, *, clock: Clock, persona: str, budget_tokens: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        clock: Clock,
+        persona: str,
+        budget_tokens: Callable[[], int],
+        settings: MemorySettings = MemorySettings(),  # noqa: B008 - it is frozen
+    ) -> None:
+        self.consent = Consent(database, settings, clock)
         self._database = database
         self._clock = clock
         self._persona = persona
@@ -44,6 +56,9 @@ class Memory:
 
     async def heard(self, db: Connection, exchange: int, message: IncomingMessage, question: str) -> None:
         """Keep a question, in the transaction that notes it was heard."""
+        await self.consent.recognise(db, message)
+        if not await self._keeps(db, exchange, message):
+            return
         turn = Turn(message.conversation, question, message.sender, is_ours=False, at=message.heard_at)
         await turns.add_question(db, exchange, turn, packet_id=message.packet_id, public_key=message.public_key)
 
@@ -81,6 +96,8 @@ class Memory:
             return prompts.spoken_by(name_of(node) or node_id(node), text) if is_channel else text
 
         async def newest_first(db: Connection) -> AsyncIterator[context.Line]:
+            if await self.consent.level(db, message) is Level.OFF:
+                return
             async for number, turn in turns.newest(db, message.conversation, before=exchange, most=TURNS_READ):
                 text = turn.text if turn.is_ours else shown(turn.node, turn.text)
                 yield context.Line(number, ChatMessage("assistant" if turn.is_ours else "user", text))
@@ -105,6 +122,10 @@ class Memory:
     async def keep_rest(self, db: Connection, exchange: int, message: IncomingMessage, text: str) -> None:
         """Keep what an answer had to leave out, in the transaction that queues it; with "" there is none any more."""
         now = self._clock.now()
+        if not await self._keeps(db, exchange, message):
+            text = ""
+            # The question goes with this transaction; the answer, in the outbox, when it is sent.
+            await forgetting.be_due(db)
         await rests.keep(db, message.conversation, message.sender, rests.Rest(exchange, text, now))
         await rests.drop_older(db, now - MORE_WITHIN_S)
 
@@ -121,6 +142,8 @@ class Memory:
     async def rest(self, message: IncomingMessage) -> rests.Rest | None:
         """What of the last answer to this sender, here and within the hour, was left out or lost."""
         async with self._database.transaction() as db:
+            if await self.consent.level(db, message) is Level.OFF:
+                return None
             rest = await rests.find(db, message.conversation, message.sender)
         return rest if rest is not None and self._clock.now() - rest.cut_at <= MORE_WITHIN_S else None
 
@@ -131,6 +154,9 @@ class Memory:
         if not isinstance(node, Direct):
             return
         async with self._database.transaction() as db:
+            is_off = await self.consent.level_of(db, node) is Level.OFF
+            if is_off or await forgetting.is_forgotten(db, exchange):
+                return
             earlier = await rests.find(db, node, node.node)
             # A newer answer leaves nothing to say of an older one.
             if earlier is None or earlier.exchange <= exchange:
@@ -144,16 +170,30 @@ class Memory:
             self._need_all()
             return await turns.count(db, conversation, node)
 
-    @again_if_replaced
-    async def forget(self, conversation: Conversation, node: NodeNum) -> int:
-        """Delete what `node` began in this conversation, answers too; returns how many turns went.
+    async def forget(self, message: IncomingMessage) -> int | None:
+        """Delete what the sender began in this conversation, answers too; returns how many turns went.
 
-        Raises StoreError while the database file cannot be used, since what is in there would come back.
+        None when that may be somebody else's. Raises StoreError while the database file cannot be used, since what is
+        in there would come back.
         """
+        gone = await self._forget(message)
+        await wipe(self._database)
+        return gone
+
+    @again_if_replaced
+    async def _forget(self, message: IncomingMessage) -> int | None:
+        conversation, node = message.conversation, message.sender
         async with self._database.transaction() as db:
             self._need_all()
+            await self.consent.recognise(db, message)
+            if not await self.consent.is_theirs(db, message):
+                return None
             await rests.drop(db, conversation, node)
-            return await turns.forget(db, conversation, node)
+            return await forgetting.forget(db, conversation, await forgetting.begun_by(db, conversation, node))
+
+    async def _keeps(self, db: Connection, exchange: int, message: IncomingMessage) -> bool:
+        is_off = await self.consent.level(db, message) is Level.OFF
+        return not is_off and not await forgetting.is_forgotten(db, exchange)
 
     def _need_all(self) -> None:
         if self._database.is_stand_in:

@@ -17,18 +17,19 @@ MOST_TURNS: Final = 2000
 BUSY_S: Final = 1.0
 NUMBERED: Final = ("heard", "outbox")
 ORDERS: Final = ("quiet", "ignored", "ordered")
+CONSENT: Final = ("identities", "forgetting", "tombstones")
 
 
 async def seed(source: aiosqlite.Connection, stand_in: aiosqlite.Connection) -> None:
     """Copy what is owed into an empty stand-in: questions without an answer, packets to send, what "more" would say.
 
-    Beside it the airtime spent, which limits what may be sent, and what admins ordered.
+    Beside it the airtime spent, which limits what may be sent, what admins ordered, and what people let us keep.
     """
     await _copy(source, stand_in, "heard", where="message IS NOT NULL")
     await _copy(source, stand_in, "outbox")
     await _copy(source, stand_in, "rests")
     await _copy(source, stand_in, "airtime")
-    for table in ORDERS:
+    for table in (*ORDERS, *CONSENT):
         await _copy(source, stand_in, table)
     # An answer is only remembered beside its question.
     await _copy(source, stand_in, "turns", where="exchange IN (SELECT id FROM heard WHERE message IS NOT NULL)")
@@ -51,6 +52,8 @@ async def bring_back(stand_in: aiosqlite.Connection, file: aiosqlite.Connection,
         await file.execute("DELETE FROM quiet")
         await file.execute("DELETE FROM ignored")
         await file.execute("UPDATE heard SET message = NULL WHERE message IS NOT NULL")
+        # What people chose, and whom they are told by their keys, changes in the file alone.
+        await _copy(stand_in, file, "identities")
     await _copy(stand_in, file, "heard")
     await _copy(stand_in, file, "outbox")
     await _copy(stand_in, file, "rests")
@@ -58,6 +61,10 @@ async def bring_back(stand_in: aiosqlite.Connection, file: aiosqlite.Connection,
     for table in ORDERS:
         await _copy(stand_in, file, table)
     await _copy(stand_in, file, "turns", without={"id"})
+    await file.execute(
+        "DELETE FROM turns WHERE exchange IN (SELECT exchange FROM turns WHERE NOT is_ours"
+        " AND node IN (SELECT number FROM identities WHERE level = 'off'))"
+    )
     await _raise_numbers(file, await _numbers(stand_in))
 
 

@@ -64,6 +64,30 @@ class Database:
             except sqlite3.Error as error:
                 raise await self._failed(error) from error
 
+    async def wipe(self) -> bool:
+        """Let no byte of what was deleted stay in the files; False while another program reads them, or without a file.
+
+        `secure_delete` overwrites rows in their table; the words stay in the segments of full-text indexes until these
+        are merged, and in the log of changes, and in the file behind it, until the log is taken over.
+        """
+        async with self._lock:
+            if self.is_stand_in:
+                return False
+            try:
+                return await to_the_end(self._wipe())
+            except sqlite3.Error as error:
+                raise StoreError(f"database {self.path}: {error}") from error
+
+    async def _wipe(self) -> bool:
+        query = "SELECT name FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL TABLE%USING fts5%'"
+        async with self._connection.execute(query) as cursor:
+            indexes = [str(row["name"]) for row in await cursor.fetchall()]
+        for name in indexes:
+            await self._connection.execute(f"INSERT INTO {name} ({name}) VALUES ('optimize')")  # noqa: S608 - our names
+        async with self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)") as cursor:
+            row = await cursor.fetchone()
+        return row is not None and not row[0]
+
     def hurry(self) -> None:
         """Let nobody wait long for another program's lock from now on, for the process is to end."""
         self._patience_s = 0.0

@@ -106,6 +106,30 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         )
         """,
     ),
+    (
+        # 5: whose memory it is, how much of it they want, and what was forgotten
+        """
+        CREATE TABLE identities (
+            number     INTEGER PRIMARY KEY,               -- of the direct conversation; below 0 it is locked
+            node       INTEGER NOT NULL,                  -- the node it last spoke from
+            public_key BLOB    UNIQUE,                    -- the first seen; NULL while none was proved
+            level      TEXT    CHECK (level IN ('off', 'chat', 'full')),  -- as chosen; NULL for the default
+            is_told    INTEGER NOT NULL DEFAULT 0,        -- it was told that notes are kept
+            since      REAL    NOT NULL,
+            wish       TEXT    NOT NULL DEFAULT '',       -- what it must say once more for it to be done
+            wished_at  REAL    NOT NULL DEFAULT 0
+        )
+        """,
+        """
+        CREATE TABLE forgetting (
+            one    INTEGER PRIMARY KEY CHECK (one = 1),
+            secret BLOB    NOT NULL,                      -- the key of the hashes in tombstones
+            is_due INTEGER NOT NULL DEFAULT 0             -- bytes of what was deleted may still be in the files
+        )
+        """,
+        "INSERT INTO forgetting (one, secret) VALUES (1, randomblob(32))",
+        "CREATE TABLE tombstones (mark BLOB NOT NULL UNIQUE)",  # hashes of forgotten exchanges and packets
+    ),
 )
 
 

@@ -67,13 +67,3 @@ async def count(db: aiosqlite.Connection, conversation: Conversation, node: Node
     ) as cursor:
         row = await cursor.fetchone()
     return int(row[0]) if row else 0
-
-
-async def forget(db: aiosqlite.Connection, conversation: Conversation, node: NodeNum) -> int:
-    """Delete the exchanges that `node` began in this conversation; returns how many turns went."""
-    async with db.execute(
-        "DELETE FROM turns WHERE kind = ?1 AND number = ?2 AND exchange IN"
-        " (SELECT exchange FROM turns WHERE kind = ?1 AND number = ?2 AND node = ?3 AND NOT is_ours)",
-        (*key(conversation), node),
-    ) as cursor:
-        return cursor.rowcount

@@ -12,7 +12,15 @@ from pathlib import Path
 
 from meshai import app
 from meshai.clock import Clock, ScaledClock
-from meshai.config import AirtimeSettings, Config, ModelSettings, RadioSettings, ReplySettings, StorageSettings
+from meshai.config import (
+    AirtimeSettings,
+    Config,
+    MemorySettings,
+    ModelSettings,
+    RadioSettings,
+    ReplySettings,
+    StorageSettings,
+)
 from meshai.loops import LoopGuard
 from meshai.notify import Notifier
 from meshai.radio.base import Radio
@@ -26,6 +34,7 @@ def config(
         radio=RadioSettings(address=f"tcp:127.0.0.1:{node_port}", answer_within_s=answer_within_s),
         model=ModelSettings(base_url=model_url, name="echo", timeout_s=timeout_s),
         replies=ReplySettings(max_packets=3),
+        memory=MemorySettings(tell=False),
         # Far more is asked here in an hour than people ask.
         airtime=AirtimeSettings(share_percent=50, answers_per_node_hour=1000, answers_per_hour=10_000),
         storage=StorageSettings(path=folder / "meshai.db"),

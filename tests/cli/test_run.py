@@ -25,6 +25,7 @@ def settings(folder: Path, *, address: str, model: str = "embedded: 'off'") -> P
     file = folder / "config.yaml"
     file.write_text(
         f"radio: {{address: '{address}'}}\nmodel: {{{model}}}\nstorage: {{path: '{folder / 'meshai.db'}'}}\n"
+        "memory: {tell: false}\n"
     )
     return file
 

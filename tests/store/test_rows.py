@@ -14,7 +14,7 @@ from meshai.messages import (
     TextLimits,
     Turn,
 )
-from meshai.store import airtime, heard, life, outbox, turns
+from meshai.store import airtime, forgetting, heard, life, outbox, turns
 from meshai.store.database import Database
 
 ANNA, BEN = 0xA11A, 0xBE17
@@ -101,7 +101,7 @@ async def test_forgetting_takes_what_one_node_began_and_no_late_answer_brings_it
     await say(database, 1, "mine", "yours")
     await say(database, 2, "ben's", "to ben", node=BEN)
     async with database.transaction() as db:
-        assert await turns.forget(db, Direct(ANNA), ANNA) == 2
+        assert await forgetting.forget_all(db, Direct(ANNA)) == 2
         await turns.add_answer(db, 1, Turn(Direct(ANNA), "late", 7, True, 5.0), packet_id=0)
         assert await turns.count(db, Direct(ANNA), ANNA) == 0
         assert await turns.count(db, Direct(BEN), BEN) == 2
