@@ -54,7 +54,7 @@ class Consent:
             await identities.lock(db, known)
             log.warning(
                 "%s speaks with another key than before: what was remembered under that number is locked, and only "
-                "its own key opens it; `meshai memory list` shows it",
+                "its own key opens it",
                 node_id(sender),
             )
         if owner is not None:
