@@ -15,7 +15,8 @@ What the library does of its own accord is turned off here, because the radio do
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from google.protobuf.json_format import MessageToDict
@@ -59,8 +60,6 @@ class Interface:
         self.end_reason = ""
         self.is_interrupted = False
         self._settled = threading.Event()
-        self._finder = FrameFinder(is_from_radio)
-        self._silences = 0
         # Before the library's constructor, which returns only when packets may long have come.
         reports.attached(self)
         super().__init__(*arguments, **options)
@@ -140,25 +139,6 @@ class Interface:
     def _handleLogLine(self, line: str) -> None:
         """Nothing: the library would publish it from the wrong thread."""
 
-    def _readBytes(self, length: int) -> None:
-        """Called by the library's reader for each byte; we find the frames ourselves, and give it no bytes at all."""
-        try:
-            chunk = self.read_chunk()
-        except Exception as error:
-            self.end(str(error))
-            raise
-        self._silences = 0 if chunk else self._silences + 1
-        broken = self._finder.broken
-        frames = self._finder.pause() if self._silences == SILENCES else self._finder.feed(chunk)
-        for frame in frames:
-            self._handleFromRadio(frame)
-        if self._finder.broken > broken:
-            self.reports.bad_frame(DecodeError("bytes that are no frame"))
-
-    def read_chunk(self) -> bytes:
-        """What has come; nothing when none came for half a second."""
-        raise NotImplementedError
-
     def _handleFromRadio(self, frame: bytes) -> None:
         try:
             said = mesh_pb2.FromRadio.FromString(frame)
@@ -189,6 +169,38 @@ class Interface:
             me.nodes.clear()
         node: dict[str, Any] = super()._getOrCreateByNum(number)  # type: ignore[misc]
         return node
+
+
+class StreamInterface(Interface, ABC):
+    """One to which the node sends bytes, in which the frames have to be found."""
+
+    def __init__(self, reports: Reports, *arguments: object, **options: object) -> None:
+        self._finder = FrameFinder(is_from_radio)
+        self._silences = 0
+        super().__init__(reports, *arguments, **options)
+
+    @abstractmethod
+    def read_chunk(self) -> bytes:
+        """What has come; nothing when none came for half a second. Raises ConnectionError when no more will come."""
+
+    def _readBytes(self, length: int) -> None:
+        """Called by the library's reader for each byte; we find the frames ourselves, and give it no bytes at all."""
+        try:
+            chunk = self.read_chunk()
+        except Exception as error:
+            self.end(str(error))
+            # A wrong length may have kept back whole frames, and the node will not say again what is in them.
+            self._take(self._finder.pause())
+            raise
+        self._silences = 0 if chunk else self._silences + 1
+        self._take(self._finder.pause() if self._silences == SILENCES else self._finder.feed(chunk))
+
+    def _take(self, frames: Iterator[bytes]) -> None:
+        broken = self._finder.broken
+        for frame in frames:
+            self._handleFromRadio(frame)
+        if self._finder.broken > broken:
+            self.reports.bad_frame(DecodeError("bytes that are no frame"))
 
 
 def is_from_radio(payload: bytes) -> bool:

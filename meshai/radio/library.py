@@ -17,7 +17,7 @@ from meshtastic.tcp_interface import TCPInterface
 from meshai.entries import BleAddress, RadioAddress, SerialAddress, TcpAddress
 from meshai.errors import RadioError
 from meshai.radio.discovery import serial_ports
-from meshai.radio.interface import Interface, Reports
+from meshai.radio.interface import Interface, Reports, StreamInterface
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ SILENCE_S: Final = 0.5
 """How long one read waits; the library opens serial ports with the same."""
 
 
-class TcpLink(Interface, TCPInterface):  # type: ignore[misc]
+class TcpLink(StreamInterface, TCPInterface):  # type: ignore[misc]
     """A node on the network."""
 
     def interrupt(self) -> None:
@@ -91,7 +91,7 @@ def notice_silence(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-class SerialLink(Interface, SerialInterface):  # type: ignore[misc]
+class SerialLink(StreamInterface, SerialInterface):  # type: ignore[misc]
     """A node on a serial port."""
 
     def interrupt(self) -> None:

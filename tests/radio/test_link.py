@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from meshtastic.mesh_interface import MeshInterface
 from meshtastic.serial_interface import SerialInterface
-from meshtastic.stream_interface import StreamInterface
+from meshtastic.stream_interface import StreamInterface as LibraryStream
 from meshtastic.tcp_interface import TCPInterface
 
 from meshai.clock import ScaledClock
-from meshai.radio.interface import Interface
+from meshai.radio.interface import Interface, StreamInterface
 from meshai.radio.library import SerialLink, TcpLink
 from meshai.radio.meshtastic import MOST_STUCK
 from tests.radio.conftest import Attach, until
@@ -91,9 +91,13 @@ async def test_without_one_clear_port_people_are_told_what_to_do(attach: Attach,
 async def test_a_port_that_is_not_there_or_is_none(attach: Attach, tmp_path: Path) -> None:
     async with attach(str(tmp_path / "ttyUSB0"), is_ready=False) as radio:
         await until(lambda: "plugged in" in radio.state)
+        assert not radio.is_connected
     (tmp_path / "file").touch()
     async with attach(str(tmp_path / "file"), is_ready=False) as radio:
         await until(lambda: "not a serial port" in radio.state)
+        assert not radio.is_connected
+        assert radio.counts.connects == radio.counts.stuck_threads == 0
+    assert (tmp_path / "file").read_bytes() == b"", "nothing is written to what is no port"
 
 
 async def test_bluetooth_that_is_not_there_is_waited_for(attach: Attach, clock: ScaledClock) -> None:
@@ -106,6 +110,8 @@ async def test_bluetooth_that_is_not_there_is_waited_for(attach: Attach, clock: 
 async def test_a_name_that_cannot_be_resolved(attach: Attach) -> None:
     async with attach("tcp:no-such-host.invalid", is_ready=False) as radio:
         await until(lambda: "use its IP address" in radio.state, seconds=30)
+        assert "no-such-host.invalid" in radio.state
+        assert radio.counts.connects == radio.counts.losses == 0
 
 
 async def test_another_listener_that_raises_does_not_harm_us(
@@ -164,7 +170,7 @@ OVERRIDDEN = {
     ),
     TCPInterface: ("myConnect", "_readBytes", "_reconnect", "_socket_shutdown"),
     SerialInterface: ("connect",),
-    StreamInterface: ("_readBytes", "_sendToRadioImpl"),
+    LibraryStream: ("_readBytes", "_sendToRadioImpl"),
 }
 
 
@@ -172,7 +178,12 @@ def test_the_library_still_has_what_we_override() -> None:
     """A renamed method would go back to what the library does by itself, without an error."""
     missing = [name for base, names in OVERRIDDEN.items() for name in names if name not in vars(base)]
     assert missing == []
-    ours = {name for kind in (Interface, TcpLink, SerialLink) for name in vars(kind) if not name.startswith("__")}
+    ours = {
+        name
+        for kind in (Interface, StreamInterface, TcpLink, SerialLink)
+        for name in vars(kind)
+        if not name.startswith("__")
+    }
     inherited = {name for name in ours if any(hasattr(base, name) for base in OVERRIDDEN)}
     listed = {name for names in OVERRIDDEN.values() for name in names}
     assert inherited <= listed, "an override that this test does not watch"
