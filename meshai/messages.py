@@ -251,3 +251,5 @@ class Delivery:
 
     fate: Fate
     reason: str = ""
+    is_doubtful: bool = False
+    """The link to our node was lost since the hand-over, and an ack perhaps with it."""

@@ -7,11 +7,11 @@ because the node silently drops texts that come sooner (radio-wide, whoever they
 packet back for the sake of the air; one that is held for too long expires.
 
 The packet id is chosen when the packet is queued. A packet that may or may not have left, after a lost link or a crash,
-is sent again with that id: our node and every receiver know it and ignore the repetition. So is one that the last
-process handed over, for a person, if no word of it comes: the ack may wait in the node, or have died with the process.
-Otherwise a packet the node has confirmed to hold is never sent again with its id. Whether it is tried again with a new
-one, because it was lost or refused, is decided in `retries.py`; an ack of an earlier try that comes late makes the next
-one needless.
+is sent again with that id: our node and every receiver know it and ignore the repetition. So is one for a person that
+the node took, if no word of it comes, when the last process handed it over, or once when the link is lost before the ack
+comes: the ack may have died with process or link, and the destination acks the repetition. Any other packet the node
+has confirmed to hold is never sent again with its id. Whether it is tried again with a new one, because it was lost or
+refused, is decided in `retries.py`; an ack of an earlier try that comes late makes the next one needless.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from meshai.governor import RECHECK_S, Governor, note
 from meshai.messages import Conversation, Delivery, Direct, Fate, OutgoingPacket, Priority
 from meshai.pace import Turns
 from meshai.radio.base import Radio
-from meshai.retries import again, ended
+from meshai.retries import again, ended, lost
 from meshai.store import outbox as rows
 from meshai.store.database import Connection, Database, again_if_replaced
 from meshai.store.outbox import Waiting
@@ -228,23 +228,32 @@ class Outbox:
         earlier: list[OutgoingPacket] = []
         ends: list[Delivery] = []
         known = await self._since_the_start(packet) if item.is_handed_over else None
+        doubtful: list[Delivery] = []
+        is_repeat = False
         while True:
             delivery = known or await self._try(item, packet, earlier)
             known = None
             ends.append(delivery)
             plan = again(ends, is_direct=is_direct, retries=self._retries, relays=packet.address.hops or 0)
             if plan is None or (plan.wants_key and not await self._key_of(packet, plan.pause_s)):
-                delivery = ended(ends)
+                delivery = ended([*doubtful, *ends])
                 break
             log.debug(
                 "packet %08x: %s; again in %.0f s", packet.packet_id, delivery.reason or delivery.fate, plan.pause_s
             )
             if plan.in_smaller_parts:
                 return await self._send_smaller(item, lane)
+            if not plan.wants_key:
+                late = await self._late(packet, earlier, plan.pause_s)
+                if late.fate is Fate.DELIVERED:
+                    delivery = late
+                    break
+                if late.is_doubtful and lost(delivery) and not is_repeat:
+                    is_repeat = True
+                    doubtful.append(ends.pop())
+                    continue
+            is_repeat = False
             earlier.append(packet)
-            if not plan.wants_key and (await self._late(packet, earlier, plan.pause_s)).fate is Fate.DELIVERED:
-                delivery = Delivery(Fate.DELIVERED)
-                break
             packet = replace(packet, packet_id=self._new_id())
             await self._stored(partial(rows.renew, row=item.row, packet_id=packet.packet_id, now=self._clock.now()))
         if packet.is_tapback:
@@ -254,7 +263,7 @@ class Outbox:
         if delivery.fate in (Fate.FAILED, Fate.EXPIRED):
             return await self._give_up(item, packet, delivery, lane)
         self.sent += 1
-        _log_sent(packet, delivery, tries=len(ends))
+        _log_sent(packet, delivery, tries=len(doubtful) + len(ends))
         await self._settle(item, delivery)
         return True
 

@@ -50,6 +50,8 @@ class RecordingRadio(FakeRadio):
         self.late: dict[str, Delivery] = {}
         """Word that comes, by text, when a packet has had its end already or was handed over by an earlier process."""
         self.known: dict[int, Node] = {}
+        self.in_doubt: set[str] = set()
+        """Texts whose ack may have been lost with the link."""
         self.fate_known = asyncio.Event()
         self.fate_known.set()
 
@@ -68,7 +70,8 @@ class RecordingRadio(FakeRadio):
         self, packet: OutgoingPacket, *, earlier: Sequence[OutgoingPacket] = (), within_s: float | None = None
     ) -> Delivery:
         if within_s is not None:
-            return self.late.get(packet.text, Delivery(Fate.UNCONFIRMED))
+            doubt = Delivery(Fate.UNCONFIRMED, is_doubtful=packet.text in self.in_doubt)
+            return self.late.get(packet.text, doubt)
         if isinstance(packet.address.destination, Direct):
             await self.fate_known.wait()
         return self.fate(packet)
@@ -306,6 +309,46 @@ async def test_a_late_ack_makes_the_next_try_needless(
         await box.put(reply(ANNA, "a1", "a2"))
         await box.drained()
     assert radio.texts == ["a1", "a2"]
+
+
+@pytest.mark.parametrize("end", [LOST, Delivery(Fate.UNCONFIRMED), Delivery(Fate.RELAYED)])
+async def test_a_packet_whose_ack_may_be_lost_with_the_link_is_first_repeated_with_its_id(
+    database: Database, radio: RecordingRadio, fast: ScaledClock, end: Delivery
+) -> None:
+    radio.fate = Fates(a1=[end])
+    radio.in_doubt.add("a1")
+    async with running(database, radio, fast) as box:
+        await box.put(reply(ANNA, "a1", "a2"))
+        await box.drained()
+        assert await box.left() == 0
+        assert (box.outbox.sent, box.outbox.failed) == (2, 0)
+    assert radio.texts == ["a1", "a1", "a2"]
+    first, second, _ = radio.sent
+    assert first == second, "a receiver that has it ignores it, and acks it again"
+
+
+async def test_a_repetition_is_no_retry_and_there_is_only_one(
+    database: Database, radio: RecordingRadio, fast: ScaledClock
+) -> None:
+    radio.fate = Fates(a1=[Delivery(Fate.UNCONFIRMED)] * 9)
+    radio.in_doubt.add("a1")
+    async with running(database, radio, fast) as box:
+        await box.put(reply(ANNA, "a1"))
+        await box.drained()
+    ids = [packet.packet_id for packet in radio.sent]
+    assert ids == [ids[0], ids[0], ids[2]]
+    assert ids[0] != ids[2]
+
+
+async def test_a_refused_packet_is_tried_again_with_a_new_id_though_the_link_was_lost(
+    database: Database, radio: RecordingRadio, fast: ScaledClock
+) -> None:
+    radio.fate = Fates(a1=[failed("RATE_LIMIT_EXCEEDED")])
+    radio.in_doubt.add("a1")
+    async with running(database, radio, fast) as box:
+        await box.put(reply(ANNA, "a1"))
+        await box.drained()
+    assert len({packet.packet_id for packet in radio.sent}) == 2
 
 
 async def test_channel_packets_are_never_repeated_for_want_of_an_ack(

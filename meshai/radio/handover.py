@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from meshai.airtime import Modem
@@ -52,6 +53,7 @@ class HandOver:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._sent = SentPackets()
+        self._links_lost = 0
         self._free: int | None = None
         self._answered_at: float | None = None
         self._next_answer: asyncio.Future[None] | None = None
@@ -61,6 +63,10 @@ class HandOver:
     def opened(self) -> None:
         """A new link: nothing is known of the node's queue, nor that it hears us."""
         self._free = self._answered_at = None
+
+    def lost(self) -> None:
+        """A link has ended: what the node was about to say on it is lost."""
+        self._links_lost += 1
 
     @property
     def silent_s(self) -> float:
@@ -118,7 +124,7 @@ class HandOver:
         """Hand one packet over; see `Radio.send`."""
         await first(self._clock, self._is_acked_at - self._clock.monotonic(), link.lost)
         await self._wait_for_room(link)
-        sent = self._sent.register(packet, self._clock.monotonic())
+        sent = self._sent.register(packet, self._clock.monotonic(), links_lost=self._links_lost)
         await self._write(link, packet, me)
         if not await self._is_taken(link, sent):
             # Either the status was discarded or the frame was lost on its way; a node that has it ignores the repeat.
@@ -195,7 +201,9 @@ class HandOver:
                 if sent.relayed.done():
                     await first(self._clock, longest_s, *over)
         sent.give_up()
-        return Delivery(Fate.DELIVERED) if any(end.done() for end in ends) else sent.fate.result()
+        if any(end.done() for end in ends):
+            return Delivery(Fate.DELIVERED)
+        return replace(sent.fate.result(), is_doubtful=sent.links_lost != self._links_lost)
 
 
 async def first(clock: Clock, seconds: float, *futures: "asyncio.Future[Any]") -> None:

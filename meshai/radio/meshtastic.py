@@ -244,6 +244,7 @@ class MeshtasticRadio:
         was_up = self.is_connected
         self._up.clear()
         self._down.set()
+        self._hand_over.lost()
         if not await _to_its_end(link.close()):
             self._counts = replace(self._counts, stuck_threads=self._counts.stuck_threads + 1)
             self._stuck.append(link)

@@ -22,7 +22,7 @@ QUEUE_FULL: Final = "QUEUE_FULL"
 class SentPacket:
     """What is known of one packet. Its futures are in the running loop."""
 
-    def __init__(self, packet: OutgoingPacket, at: float) -> None:
+    def __init__(self, packet: OutgoingPacket, at: float, links_lost: int) -> None:
         destination = packet.address.destination
         self.packet_id = packet.packet_id
         self.destination: NodeNum | None = (
@@ -32,6 +32,8 @@ class SentPacket:
         self.at = at
         self.relayed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """A neighbour was heard passing it on, which ends the firmware's own tries."""
+        self.links_lost = links_lost
+        """How many links had been lost when it was written."""
         self.taken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Whether the node holds it: "", or the name of the refusal."""
         self.fate: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
@@ -44,9 +46,14 @@ class SentPacket:
         delivery = self.fate.result() if self.fate.done() else None
         return delivery.reason if delivery is not None and delivery.fate is Fate.FAILED else ""
 
-    def tried_again(self, at: float) -> None:
+    @property
+    def is_over(self) -> bool:
+        """Whether the wait for it ended without its destination's ack."""
+        return self.fate.done() and not self.delivered.done()
+
+    def tried_again(self, at: float, links_lost: int) -> None:
         """It is written once more: only a new word shows that the node holds it now."""
-        self.at = at
+        self.at, self.links_lost = at, links_lost
         if not self.fate.done():
             self.taken = asyncio.get_running_loop().create_future()
 
@@ -89,15 +96,15 @@ class SentPackets:
     def __len__(self) -> int:
         return len(self._packets)
 
-    def register(self, packet: OutgoingPacket, at: float) -> SentPacket:
+    def register(self, packet: OutgoingPacket, at: float, *, links_lost: int = 0) -> SentPacket:
         """Begin to watch a packet, or go on with one that was written before and may have arrived all the same."""
         sent = self._packets.get(packet.packet_id)
-        if sent is not None and (not sent.fate.done() or sent.delivered.done()):
-            sent.tried_again(at)
+        if sent is not None and not sent.is_over:
+            sent.tried_again(at, links_lost)
             return sent
         if len(self._packets) >= MOST_PACKETS:
             self.drop(next(iter(self._packets)))
-        sent = self._packets[packet.packet_id] = SentPacket(packet, at)
+        sent = self._packets[packet.packet_id] = SentPacket(packet, at, links_lost)
         return sent
 
     def get(self, packet_id: int) -> SentPacket | None:

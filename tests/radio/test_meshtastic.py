@@ -19,11 +19,12 @@ from meshai.messages import (
     Node,
     OutgoingPacket,
 )
-from meshai.radio.meshtastic import MeshtasticRadio
+from meshai.radio.meshtastic import Counts, MeshtasticRadio
 from tests.radio.conftest import Attach, until
 from tests.radio.scripted import (
     ANNA,
     ME,
+    START,
     ScriptedNode,
     broadcast,
     heard,
@@ -76,8 +77,11 @@ async def test_a_node_that_does_not_say_who_it_is_is_no_radio(node: ScriptedNode
     node.config = []
     async with attach(node, is_ready=False) as radio:
         await until(lambda: "did not describe itself" in radio.state)
+        assert not radio.is_connected
         node.config = own_config()
         await radio.ready()
+        assert radio.me is not None
+        assert radio.me.node.number == ME
 
 
 async def test_nodes_are_known_and_their_names_survive_a_connect_without_them(
@@ -384,8 +388,38 @@ async def test_leaving_ends_every_wait(node: ScriptedNode, attach: Attach) -> No
         await radio.send(packet)
         waiting = asyncio.create_task(radio.delivery(packet))
         await asyncio.sleep(0)
-    assert await waiting == Delivery(Fate.UNCONFIRMED)
+    assert await waiting == Delivery(Fate.UNCONFIRMED, is_doubtful=True)
     assert radio.state == "closed"
+
+
+async def test_an_ack_may_be_lost_with_the_link_and_comes_when_the_packet_is_repeated(
+    node: ScriptedNode, attach: Attach
+) -> None:
+    async with attach(node) as radio:
+        packet = OutgoingPacket(DIRECT, "hi", packet_id=9)
+        await radio.send(packet)
+        assert await radio.delivery(packet, within_s=1) == Delivery(Fate.UNCONFIRMED)
+        node.drop()
+        await lost(radio)
+        assert await radio.delivery(packet, within_s=1) == Delivery(Fate.UNCONFIRMED, is_doubtful=True)
+        await radio.ready()
+        node.on_packet = lambda packet: [queue_status(packet.id), routing(packet.id)]
+        await radio.send(packet)
+        assert await radio.delivery(packet) == Delivery(Fate.DELIVERED)
+    assert [sent.id for sent in node.packets] == [9, 9]
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+async def test_what_a_wrong_length_kept_back_is_heard_when_the_link_ends(
+    node: ScriptedNode, attach: Attach, reset: bool
+) -> None:
+    async with attach(node) as radio:
+        node.say_bytes(START + b"\x01\x90" + b"cut")
+        node.say(heard(b"behind it", id=21), heard(b"and this", id=22))
+        await asyncio.sleep(0.1)  # the bytes must have been read, for a reset discards those that were not
+        node.drop(reset=reset)
+        assert [message.text for message in await hear(radio, 2)] == ["behind it", "and this"]
+        await radio.ready()
 
 
 # Dead and half-dead links.
@@ -444,6 +478,7 @@ async def test_a_mute_or_junk_filled_link_is_noticed_without_traffic(
         await until(lambda: "no longer answers" in radio.state)
         node.is_mute = False
         await radio.ready()
+        assert (radio.counts.connects, radio.counts.losses) == (2, 1)
 
 
 async def test_a_node_that_stops_reading_is_noticed(node: ScriptedNode, attach: Attach, clock: ScaledClock) -> None:
@@ -465,6 +500,7 @@ async def test_a_node_s_own_chatter_does_not_prove_that_it_hears_us(
             node.say(queue_status(0xABCD), broadcast(b"", port=portnums_pb2.PortNum.TELEMETRY_APP))
             await clock.sleep(2)
         await until(lambda: "no longer answers" in radio.state)
+        assert radio.counts.losses == 1
 
 
 async def test_a_quiet_link_costs_one_heartbeat_every_twenty_seconds(
@@ -491,8 +527,8 @@ async def test_a_restart_over_serial_is_a_lost_link(
     async with attach(node) as radio:
         node.say(mesh_pb2.FromRadio(rebooted=True))
         await lost(radio)
-        assert "restarted" in caplog.text
         await radio.ready()
+        assert "restarted" in caplog.text
         assert node.most_open == 1
 
 
@@ -580,7 +616,10 @@ async def test_leaving_while_the_configuration_hangs(node: ScriptedNode, attach:
     async with attach(node, is_ready=False) as radio:
         await until(lambda: node.connects == 1)
         await leave_within(radio, 3)
+        assert radio.state == "closed"
+        assert radio.counts.stuck_threads == 0
     await until(lambda: node.open == 0)
+    assert node.connects == 1
 
 
 async def test_leaving_while_a_write_hangs(node: ScriptedNode, attach: Attach) -> None:
@@ -588,9 +627,12 @@ async def test_leaving_while_a_write_hangs(node: ScriptedNode, attach: Attach) -
         node.reads = False
         sending = asyncio.create_task(_send_for_ever(radio))
         await asyncio.sleep(0.2)
+        assert not sending.done()
         await leave_within(radio, 5)
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
+        assert radio.state == "closed"
+        assert not radio.is_connected
+        with pytest.raises(RadioDisconnected):
+            await sending
 
 
 async def _send_for_ever(radio: MeshtasticRadio) -> None:
@@ -611,10 +653,14 @@ async def test_leaving_while_nothing_answers_the_connection(attach: Attach, cloc
             await clock.sleep(5)
             assert not radio.is_connected
             await leave_within(radio, 3)
+            assert radio.state == "closed"
+            assert radio.counts.connects == 0
         for filler in fillers:
             filler.close()
 
 
 async def test_leaving_before_anything_was_tried(attach: Attach) -> None:
-    async with attach("tcp:127.0.0.1:9", is_ready=False):
+    async with attach("tcp:127.0.0.1:9", is_ready=False) as radio:
         pass
+    assert radio.state == "closed"
+    assert radio.counts == Counts()

@@ -106,6 +106,20 @@ async def test_a_packet_tried_again_after_a_refusal_starts_anew() -> None:
     assert not packets.register(packet(), at=9.0).fate.done()
 
 
+async def test_a_packet_given_up_and_tried_again_starts_anew() -> None:
+    packets = SentPackets()
+    first = packets.register(packet(), at=0.0)
+    first.answered(answer(ME), ME)
+    first.give_up()
+    again = packets.register(packet(), at=90.0)
+    assert not again.taken.done()
+    assert not again.relayed.done()
+    again.give_up()
+    again.answered(answer(ANNA), ME)
+    late = packets.register(packet(), at=180.0)
+    assert late.delivered.done(), "an ack that comes after all counts whenever it is asked for"
+
+
 async def test_the_table_is_bounded_and_nobody_waits_for_ever() -> None:
     packets = SentPackets()
     first = packets.register(packet(1), at=0.0)
