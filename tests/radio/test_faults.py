@@ -129,7 +129,8 @@ async def test_a_serial_radio_that_falls_silent_is_noticed_and_opened_again(
         assert clock.monotonic() - started < 60
         await silence
         await radio.ready()
-        await asker.asks_and_is_answered("still there?")
+        assert radio.counts.losses == 1
+        assert (await asker.asks_and_is_answered("still there?")).fate is Fate.DELIVERED
 
 
 async def test_a_serial_radio_that_is_plugged_in_late(mesh: SimulatedMesh, attach: Attach, tmp_path: Path) -> None:
@@ -140,4 +141,6 @@ async def test_a_serial_radio_that_is_plugged_in_late(mesh: SimulatedMesh, attac
         await until(lambda: "plug it in" in radio.state)
         ports.append(str(await node.open_pty(path)))
         await radio.ready()
-        await Asker(mesh, radio, anna).asks_and_is_answered("there now?")
+        assert str(path) not in radio.state, "the setting is named, not the port found"
+        assert (await Asker(mesh, radio, anna).asks_and_is_answered("there now?")).fate is Fate.DELIVERED
+    assert [text.text for text in anna.inbox] == ["answer to there now?"]

@@ -249,6 +249,8 @@ async def test_reboot_over_serial_is_announced(mesh: SimulatedMesh, attach: Atta
         try:
             await node.fault(LinkFault.REBOOT, seconds=5)
             await client.until(lambda: events[-2:] == ["lost", "established"])
+            assert node.firmware.boots == 2
+            assert client.interface.myInfo.reboot_count == 2
             await answered(client, ann, "after the reboot")
         finally:
             pub.unsubscribe(lost, "meshtastic.connection.lost")

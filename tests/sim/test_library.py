@@ -93,6 +93,9 @@ async def test_library_on_a_serial_port(mesh: SimulatedMesh, attach: Attach, tmp
         await client.until(lambda: client.texts() == ["by wire"])
         sent = await client.send("back", destinationId=ann.number, wantAck=True)
         await client.until(lambda: (ann.number, "NONE") in client.routings(sent.id))
+        assert [text.text for text in ann.inbox] == ["back"]
     await ann.send_direct("while nobody listens")
     async with attach(tmp_path / "ttyRadio") as client:
         await client.until(lambda: client.texts() == ["while nobody listens"])
+        assert node.firmware.boots == 1
+        assert len(node.firmware.client) == 0, "what was taken waits no more"
