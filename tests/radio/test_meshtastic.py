@@ -303,6 +303,25 @@ async def test_a_packet_tried_again_after_a_reconnect_keeps_its_earlier_ack(node
         assert await radio.delivery(packet) == Delivery(Fate.DELIVERED)
 
 
+async def test_a_packet_whose_ack_came_after_its_link_was_lost_is_not_written_again(
+    node: ScriptedNode, attach: Attach, clock: ScaledClock
+) -> None:
+    async with attach(node) as radio:
+        packet = OutgoingPacket(DIRECT, "hi", packet_id=9)
+        node.on_packet = lambda packet: []
+        sending = asyncio.create_task(radio.send(packet))
+        await until(lambda: node.packets)
+        node.backlog = [routing(9)]
+        node.drop()
+        with pytest.raises(RadioDisconnected):
+            await sending
+        await radio.ready()
+        await clock.sleep(2.5)  # as the outbox does
+        await radio.send(packet)
+        assert await radio.delivery(packet) == Delivery(Fate.DELIVERED)
+    assert len(node.packets) == 1
+
+
 async def test_nothing_is_sent_into_a_full_queue(node: ScriptedNode, attach: Attach, clock: ScaledClock) -> None:
     node.on_heartbeat = lambda: [queue_status(free=1)]
     async with attach(node) as radio:
