@@ -8,8 +8,8 @@ packet back for the sake of the air; one that is held for too long expires.
 
 The packet id is chosen when the packet is queued. A packet that may or may not have left, after a lost link or a crash,
 is sent again with that id: our node and every receiver know it and ignore the repetition. So is one for a person that
-the node took, if no word of it comes, when the last process handed it over, or once when the link is lost before the ack
-comes: the ack may have died with process or link, and the destination acks the repetition. Any other packet the node
+the node took, if no word of it comes, when the last process handed it over, or once when the link is lost before its
+ack: that may have died with process or link, and the destination acks the repetition. Any other packet the node
 has confirmed to hold is never sent again with its id. Whether it is tried again with a new one, because it was lost or
 refused, is decided in `retries.py`; an ack of an earlier try that comes late makes the next one needless.
 """
