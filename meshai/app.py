@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from meshai import __version__, builtin, window
@@ -22,7 +23,7 @@ from meshai.listener import Exchange, Listener
 from meshai.loops import LoopGuard
 from meshai.memory.memory import Memory, needed_tokens
 from meshai.memory.retention import Retention
-from meshai.messages import TextLimits
+from meshai.messages import Node, NodeNum, TextLimits
 from meshai.model.base import ChatMessage, LanguageModel
 from meshai.model.tokens import estimate
 from meshai.notify import Notifier
@@ -86,6 +87,7 @@ async def built(
         database,
         clock=clock,
         persona=config.bot.persona,
+        model=model,
         budget_tokens=lambda: _budget_tokens(config.model, model),
         settings=config.memory,
     )
@@ -183,6 +185,7 @@ async def serve(parts: Parts, *, stop: asyncio.Event, clock: Clock, notifier: No
             services.create_task(parts.retention.run(), name="retention"),
             services.create_task(_note_life(parts.database, parts.radio, clock), name="life"),
             services.create_task(_watchdog(parts.radio, notifier, clock), name="watchdog"),
+            services.create_task(parts.memory.upkeep(partial(_name, parts.radio)), name="memory"),
             services.create_task(window.show(window.window_of(parts.database.path), document), name="window"),
         ]
         notifier.ready()
@@ -291,6 +294,10 @@ async def _owe_nothing(database: Database) -> int:
         packets = await outbox_rows.count(db)
         await outbox_rows.clear(db)
         return packets
+
+
+def _name(radio: Radio, number: NodeNum) -> str:
+    return radio.nodes().get(number, Node(number)).long_name
 
 
 async def _watchdog(radio: Radio, notifier: Notifier, clock: Clock) -> None:

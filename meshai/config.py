@@ -232,6 +232,12 @@ class ModelSettings(Section):
 
 
 class MemorySettings(Section):
+    window: Annotated[int, Field(ge=4, le=100)] = Field(
+        8, description="how many of the latest turns (questions and answers) stay word for word beside the summary"
+    )
+    summarize_after: Annotated[int, Field(ge=6, le=200)] = Field(
+        16, description="how many more turns there may be before they are folded into the summary, in the background"
+    )
     level: Literal["off", "chat", "full"] = Field(
         "chat",
         description="what is kept of nodes that chose nothing: off | chat (what was said, and a summary) | full (facts "

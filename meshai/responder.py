@@ -242,7 +242,8 @@ class Responder:
             sign = asyncio.create_task(self._sign(exchange), name=f"sign to {exchange.message.packet_id:08x}")
         self.asking += 1
         try:
-            yield
+            with self._memory.answering():
+                yield
         finally:
             self.asking -= 1
             if sign is not None:

@@ -213,6 +213,7 @@ class ScriptedModel:
     trouble = ""
     context_tokens = 2048
     at_once = 8
+    can_summarize = False
 
     def __init__(self, answer: Callable[[Sequence[ChatMessage]], str | Exception]) -> None:
         self._answer = answer

@@ -1,9 +1,11 @@
 """What the bot remembers: keeps turns, and makes the context for a question.
 
-Today this is the history of a conversation; summaries, facts and recall take their place behind the same methods.
+The history of a conversation and its rolling summary; facts and recall take their place behind the same methods.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Final
 
 from meshai.chunker import unread
@@ -11,16 +13,21 @@ from meshai.clock import Clock
 from meshai.config import MemorySettings
 from meshai.errors import StoreError
 from meshai.memory import context, prompts
+from meshai.memory.attention import Attention
 from meshai.memory.consent import Consent, Level
 from meshai.memory.retention import wipe
+from meshai.memory.summaries import Summaries
 from meshai.messages import Channel, Conversation, Direct, IncomingMessage, NodeNum, OutgoingPacket, Turn, node_id
-from meshai.model.base import ChatMessage
+from meshai.model.base import ChatMessage, LanguageModel
 from meshai.model.tokens import estimate
-from meshai.store import forgetting, rests, turns
+from meshai.store import forgetting, rests, summaries, turns
 from meshai.store.database import Connection, Database, again_if_replaced
 
 TURNS_READ: Final = 200
 """Most turns looked at for one context; a radio's short texts fill any small model's budget long before."""
+
+LOOK_EVERY_S: Final = 10.0
+"""How often it is looked whether something is to be done in the background."""
 
 MORE_WITHIN_S: Final = 3600.0
 """How long the rest of an answer is kept for whoever asks for more."""
@@ -46,13 +53,17 @@ class Memory:
         clock: Clock,
         persona: str,
         budget_tokens: Callable[[], int],
+        model: LanguageModel | None = None,
         settings: MemorySettings = MemorySettings(),  # noqa: B008 - it is frozen
     ) -> None:
         self.consent = Consent(database, settings, clock)
         self._database = database
+        self._whole_turns = settings.window + settings.summarize_after
         self._clock = clock
         self._persona = persona
         self._budget_tokens = budget_tokens
+        self._summaries = Summaries(database, settings, clock=clock, model=model, budget_tokens=budget_tokens)
+        self._attention = Attention(clock)
 
     async def heard(self, db: Connection, exchange: int, message: IncomingMessage, question: str) -> None:
         """Keep a question, in the transaction that notes it was heard."""
@@ -75,6 +86,21 @@ class Memory:
         """Keep what was queued as the answer, in the transaction that queues it."""
         turn = Turn(message.conversation, text, me, is_ours=True, at=self._clock.now())
         await turns.add_answer(db, exchange, turn, packet_id=packet_id)
+        await self._summaries.said(db, message.conversation)
+
+    def answering(self) -> AbstractContextManager[None]:
+        """A block in which somebody waits for an answer; work in the background makes way for it."""
+        return self._attention.answering()
+
+    async def upkeep(self, name_of: Callable[[NodeNum], str]) -> None:
+        """See to the notes of each conversation that has grown, while nobody waits, for ever.
+
+        `name_of` gives a node's (untrusted) name, empty when it is not known.
+        """
+        await self._attention.when_free(self._summaries.begin)
+        while True:
+            if not await self._attention.when_free(partial(self._summaries.work, name_of)):
+                await self._clock.sleep(LOOK_EVERY_S)
 
     @again_if_replaced
     async def context(
@@ -108,11 +134,15 @@ class Memory:
             room_characters=room_characters,
         )
         async with self._database.transaction() as db:
+            is_off = await self.consent.level(db, message) is Level.OFF
+            kept = None if is_off else await summaries.find(db, message.conversation)
             return await context.fit(
                 system,
                 newest_first(db),
                 shown(message.sender, question),
                 budget_tokens=self._budget_tokens(),
+                whole_turns=self._whole_turns,
+                summary=context.Digest(kept.text, kept.through) if kept is not None else None,
             )
 
     async def unheard(self, db: Connection, exchange: int) -> None:
@@ -189,7 +219,10 @@ class Memory:
             if not await self.consent.is_theirs(db, message):
                 return None
             await rests.drop(db, conversation, node)
-            return await forgetting.forget(db, conversation, await forgetting.begun_by(db, conversation, node))
+            gone = await forgetting.forget(db, conversation, await forgetting.begun_by(db, conversation, node))
+            # What others said there is still to be in the notes.
+            await self._summaries.said(db, conversation)
+            return gone
 
     async def _keeps(self, db: Connection, exchange: int, message: IncomingMessage) -> bool:
         is_off = await self.consent.level(db, message) is Level.OFF

@@ -40,6 +40,11 @@ class LanguageModel(Protocol):
         ...
 
     @property
+    def can_summarize(self) -> bool:
+        """Whether a summary that it writes can be relied on; small models leave out and invent."""
+        ...
+
+    @property
     def context_tokens(self) -> int:
         """Room for prompt and answer together."""
         ...

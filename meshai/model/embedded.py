@@ -91,6 +91,10 @@ class EmbeddedModel:
         return 1
 
     @property
+    def can_summarize(self) -> bool:
+        return False
+
+    @property
     def context_tokens(self) -> int:
         most = self._model.context_tokens if self._model else None
         return min(self._settings.context_tokens, most or self._settings.context_tokens)

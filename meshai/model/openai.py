@@ -76,6 +76,10 @@ class OpenAIModel:
         return AT_ONCE
 
     @property
+    def can_summarize(self) -> bool:
+        return True
+
+    @property
     def context_tokens(self) -> int:
         return self._settings.context_tokens
 

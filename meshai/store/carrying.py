@@ -65,6 +65,7 @@ async def bring_back(stand_in: aiosqlite.Connection, file: aiosqlite.Connection,
         "DELETE FROM turns WHERE exchange IN (SELECT exchange FROM turns WHERE NOT is_ours"
         " AND node IN (SELECT number FROM identities WHERE level = 'off'))"
     )
+    await _copy(stand_in, file, "jobs")
     await _raise_numbers(file, await _numbers(stand_in))
 
 

@@ -29,7 +29,7 @@ class Kept(NamedTuple):
     last: str = "exchange"
 
 
-KEPT: Final = (Kept("turns"), Kept("rests"))
+KEPT: Final = (Kept("turns"), Kept("rests"), Kept("summaries", "0", "through"), Kept("pieces", "0", "through"))
 
 
 async def forget(db: aiosqlite.Connection, conversation: Conversation, exchanges: Collection[int]) -> int:

@@ -19,6 +19,9 @@ KEPT: Final = 5000
 """Settled rows remembered: days of the busiest mesh, a few hundred kilobytes."""
 
 
+BEYOND_ALL: Final = 2**63 - 1
+
+
 class Talker(NamedTuple):
     """A node, how many messages of it were to be answered, and when the newest was heard (Unix seconds)."""
 
@@ -46,6 +49,13 @@ async def settle_all(db: aiosqlite.Connection) -> None:
     """Nothing is owed for anything heard so far; questions without an answer go."""
     await db.execute("DELETE FROM turns WHERE exchange IN (SELECT id FROM heard WHERE message IS NOT NULL)")
     await db.execute("UPDATE heard SET message = NULL WHERE message IS NOT NULL")
+
+
+async def first_open(db: aiosqlite.Connection) -> int:
+    """The first exchange that may still get an answer; a number beyond all exchanges when there is none."""
+    async with db.execute("SELECT min(id) FROM heard WHERE message IS NOT NULL") as cursor:
+        row = await cursor.fetchone()
+    return int(row[0]) if row and row[0] is not None else BEYOND_ALL
 
 
 async def unsettled(db: aiosqlite.Connection) -> Sequence[tuple[int, int, IncomingMessage]]:

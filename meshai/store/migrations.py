@@ -130,6 +130,40 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         "INSERT INTO forgetting (one, secret) VALUES (1, randomblob(32))",
         "CREATE TABLE tombstones (mark BLOB NOT NULL UNIQUE)",  # hashes of forgotten exchanges and packets
     ),
+    (
+        # 6: what was said before the latest turns, in short, and whose notes are to be seen to
+        """
+        CREATE TABLE summaries (
+            kind       TEXT    NOT NULL CHECK (kind IN ('direct', 'channel')),
+            number     INTEGER NOT NULL,
+            text       TEXT    NOT NULL,
+            through    INTEGER NOT NULL,                  -- the last exchange that is in it
+            folds      INTEGER NOT NULL,                  -- times it was written on since it was made from its pieces
+            is_extract INTEGER NOT NULL,                  -- made without a model
+            PRIMARY KEY (kind, number)
+        )
+        """,
+        """
+        CREATE TABLE pieces (                             -- what a summary can be made from anew
+            kind    TEXT    NOT NULL CHECK (kind IN ('direct', 'channel')),
+            number  INTEGER NOT NULL,
+            through INTEGER NOT NULL,
+            text    TEXT    NOT NULL,
+            PRIMARY KEY (kind, number, through)
+        )
+        """,
+        """
+        CREATE TABLE jobs (                               -- conversations to be seen to in the background
+            kind   TEXT    NOT NULL CHECK (kind IN ('direct', 'channel')),
+            number INTEGER NOT NULL,
+            due_at REAL    NOT NULL,
+            tries  INTEGER NOT NULL DEFAULT 0,            -- how often it has failed
+            PRIMARY KEY (kind, number)
+        )
+        """,
+        # Histories of before: the background looks at each once.
+        "INSERT INTO jobs (kind, number, due_at) SELECT DISTINCT kind, number, 0 FROM turns",
+    ),
 )
 
 

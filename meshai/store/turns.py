@@ -3,7 +3,7 @@
 The order is (exchange, is_ours): an answer stands behind its question, also when the next question came before it.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import aiosqlite
 
@@ -56,6 +56,21 @@ async def newest(
     ) as cursor:
         async for row in cursor:
             yield row["exchange"], Turn(conversation, row["text"], row["node"], bool(row["is_ours"]), row["at"])
+
+
+async def between(
+    db: aiosqlite.Connection, conversation: Conversation, *, after: int, before: int, most: int
+) -> Sequence[tuple[int, Turn]]:
+    """The turns of the exchanges between `after` and `before`, with their exchange: oldest first, at most `most`."""
+    async with db.execute(
+        "SELECT exchange, text, node, is_ours, at FROM turns WHERE kind = ? AND number = ? AND exchange > ?"
+        " AND exchange < ? ORDER BY exchange, is_ours LIMIT ?",
+        (*key(conversation), after, before, most),
+    ) as rows:
+        return [
+            (row["exchange"], Turn(conversation, row["text"], row["node"], bool(row["is_ours"]), row["at"]))
+            async for row in rows
+        ]
 
 
 async def count(db: aiosqlite.Connection, conversation: Conversation, node: NodeNum) -> int:
