@@ -258,6 +258,7 @@ async def _prepare(connection: aiosqlite.Connection, name: str, busy_timeout_ms:
         "synchronous = FULL",  # NORMAL loses the last commits at a power cut
         "foreign_keys = ON",
         "secure_delete = ON",  # a plain DELETE leaves the words in the file
+        "recursive_triggers = ON",  # without it a row that REPLACE removes stays in the index
     ):
         await connection.execute(f"PRAGMA {pragma}")
     await migrations.migrate(connection, name)

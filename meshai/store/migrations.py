@@ -164,6 +164,40 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         # Histories of before: the background looks at each once.
         "INSERT INTO jobs (kind, number, due_at) SELECT DISTINCT kind, number, 0 FROM turns",
     ),
+    (
+        # 7: the words of turns, to find them again; kept in step with the turns by triggers, whoever changes them
+        """
+        CREATE VIEW recall_source AS
+            SELECT id, printf('%d%010d', CASE kind WHEN 'direct' THEN 1 ELSE 2 END, number) AS owner, text FROM turns
+        """,
+        """
+        CREATE VIRTUAL TABLE recall USING fts5 (
+            owner, text, content = 'recall_source', content_rowid = 'id',
+            tokenize = 'porter unicode61 remove_diacritics 2'
+        )
+        """,
+        """
+        CREATE TRIGGER recall_added AFTER INSERT ON turns BEGIN
+            INSERT INTO recall (rowid, owner, text) VALUES
+                (new.id, printf('%d%010d', CASE new.kind WHEN 'direct' THEN 1 ELSE 2 END, new.number), new.text);
+        END
+        """,
+        """
+        CREATE TRIGGER recall_removed AFTER DELETE ON turns BEGIN
+            INSERT INTO recall (recall, rowid, owner, text) VALUES ('delete',
+                old.id, printf('%d%010d', CASE old.kind WHEN 'direct' THEN 1 ELSE 2 END, old.number), old.text);
+        END
+        """,
+        """
+        CREATE TRIGGER recall_changed AFTER UPDATE OF id, kind, number, text ON turns BEGIN
+            INSERT INTO recall (recall, rowid, owner, text) VALUES ('delete',
+                old.id, printf('%d%010d', CASE old.kind WHEN 'direct' THEN 1 ELSE 2 END, old.number), old.text);
+            INSERT INTO recall (rowid, owner, text) VALUES
+                (new.id, printf('%d%010d', CASE new.kind WHEN 'direct' THEN 1 ELSE 2 END, new.number), new.text);
+        END
+        """,
+        "INSERT INTO recall (recall) VALUES ('rebuild')",
+    ),
 )
 
 
