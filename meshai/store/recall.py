@@ -42,7 +42,7 @@ async def places(db: aiosqlite.Connection, conversation: Conversation, *, before
 async def postings(
     db: aiosqlite.Connection, conversation: Conversation, words: Sequence[str], *, most: int
 ) -> list[list[int]]:
-    """For each word the ids of turns that hold a form of it, the newest `most`; `words` are letters and digits alone."""
+    """The newest `most` ids of turns that hold a form of each word, or words side by side, of letters and digits."""
     found: list[list[int]] = [[] for _ in words]
     if not words:
         return found
