@@ -173,5 +173,7 @@ def _waiting(row: aiosqlite.Row) -> Waiting:
         conversation(row["kind"], row["number"]), row["limit_bytes"], row["reply_to"], row["channel"], row["hops"]
     )
     packet = OutgoingPacket(address, row["text"], row["part"], row["parts"], row["packet_id"], bool(row["is_tapback"]))
-    priority, is_handed_over = Priority(row["priority"]), row["state"] != WAITING
+    # A bit that has flipped is no reason to send nothing.
+    priority = Priority(row["priority"]) if row["priority"] in set(Priority) else Priority.CHANNEL
+    is_handed_over = row["state"] != WAITING
     return Waiting(row["id"], row["exchange"], packet, row["queued_at"], priority, is_handed_over)
