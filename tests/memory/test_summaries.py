@@ -109,9 +109,20 @@ class Life:
         work = asyncio.create_task(self.memory.upkeep(lambda node: ""))
         try:
             await self.pass_time(seconds)
+            await self.until_done()
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
+
+    async def until_done(self) -> None:
+        """Let what is under way come to its end, however busy the machine is."""
+        async with asyncio.timeout(30):
+            while await self.is_due():
+                await self.pass_time(4)
+
+    async def is_due(self) -> bool:
+        async with self.database.transaction() as db:
+            return await jobs.due(db, self.clock.now()) is not None
 
     async def pass_time(self, seconds: float) -> None:
         for _ in range(int(seconds / 4)):
@@ -131,7 +142,7 @@ async def life(folder: Path, answer: Callable[[Asked], Answer] | None = None) ->
         if answer is None:
             yield Life(database, clock, None), server
             return
-        settings = ModelSettings(base_url=f"{server.url}/v1", name="fake", api_key=SecretStr("k"))
+        settings = ModelSettings(base_url=f"{server.url}/v1", name="fake", api_key=SecretStr("k"), timeout_s=3600)
         async with OpenAIModel(settings, clock=clock) as model:
             yield Life(database, clock, model), server
 
@@ -217,6 +228,20 @@ async def test_without_a_model_an_extract_takes_its_place_until_there_is_one(tmp
         )
 
 
+async def test_every_tenth_summary_is_made_from_the_words_of_the_people(tmp_path: Path) -> None:
+    async with life(tmp_path, lambda asked: Answer(completion("lossy needle"))) as (talk, server):
+        for number in range(2 + 3 * 12):
+            await talk.say(f"needle{number}")
+            if number > 2 and number % 3 == 1:
+                await talk.upkeep(40)
+    old = [request.json["messages"][-1]["content"].partition("\n\n")[0] for request in server.asked]
+    # The first may come late, while the client is still imported.
+    assert len(old) in (11, 12)
+    assert "lossy needle" not in old[10]
+    assert all(f"needle{number}" in old[10] for number in range(30))
+    assert {old[place] for place in range(1, len(old)) if place != 10} == {"Old notes:\nlossy needle"}
+
+
 async def test_a_question_ends_the_work_in_the_background(tmp_path: Path) -> None:
     held = asyncio.Event()
 
@@ -236,7 +261,7 @@ async def test_a_question_ends_the_work_in_the_background(tmp_path: Path) -> Non
                 held.set()
                 await talk.pass_time(40)
                 assert await talk.summary(Direct(ANNA)) is None
-            await talk.pass_time(40)
+            await talk.until_done()
             assert await talk.summary(Direct(ANNA)) is not None
         finally:
             work.cancel()
