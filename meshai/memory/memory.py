@@ -15,6 +15,7 @@ from meshai.errors import StoreError
 from meshai.memory import context, prompts
 from meshai.memory.attention import Attention
 from meshai.memory.consent import Consent, Level
+from meshai.memory.facts import Facts
 from meshai.memory.retention import wipe
 from meshai.memory.summaries import Summaries
 from meshai.messages import Channel, Conversation, Direct, IncomingMessage, NodeNum, OutgoingPacket, Turn, node_id
@@ -57,6 +58,7 @@ class Memory:
         settings: MemorySettings = MemorySettings(),  # noqa: B008 - it is frozen
     ) -> None:
         self.consent = Consent(database, settings, clock)
+        self._facts = Facts()
         self._database = database
         self._whole_turns = settings.window + settings.summarize_after
         self._clock = clock
@@ -72,6 +74,8 @@ class Memory:
             return
         turn = Turn(message.conversation, question, message.sender, is_ours=False, at=message.heard_at)
         await turns.add_question(db, exchange, turn, packet_id=message.packet_id, public_key=message.public_key)
+        if await self.consent.level(db, message) is Level.FULL:
+            await self._facts.learn(db, message.conversation, message.sender, until=exchange)
 
     async def said(
         self,
@@ -134,8 +138,11 @@ class Memory:
             room_characters=room_characters,
         )
         async with self._database.transaction() as db:
-            is_off = await self.consent.level(db, message) is Level.OFF
-            kept = None if is_off else await summaries.find(db, message.conversation)
+            level = await self.consent.level(db, message)
+            kept = await summaries.find(db, message.conversation) if level is not Level.OFF else None
+            facts: Sequence[str] = ()
+            if level is Level.FULL:
+                facts = await self._facts.lines(db, message.conversation, message.sender, question)
             return await context.fit(
                 system,
                 newest_first(db),
@@ -143,6 +150,7 @@ class Memory:
                 budget_tokens=self._budget_tokens(),
                 whole_turns=self._whole_turns,
                 summary=context.Digest(kept.text, kept.through) if kept is not None else None,
+                facts=facts,
             )
 
     async def unheard(self, db: Connection, exchange: int) -> None:

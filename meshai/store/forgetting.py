@@ -29,7 +29,14 @@ class Kept(NamedTuple):
     last: str = "exchange"
 
 
-KEPT: Final = (Kept("turns"), Kept("rests"), Kept("summaries", "0", "through"), Kept("pieces", "0", "through"))
+KEPT: Final = (
+    Kept("turns"),
+    Kept("rests"),
+    Kept("summaries", "0", "through"),
+    Kept("pieces", "0", "through"),
+    Kept("facts", "source", "source"),
+    Kept("facts_read"),
+)
 
 
 async def forget(db: aiosqlite.Connection, conversation: Conversation, exchanges: Collection[int]) -> int:

@@ -198,6 +198,36 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         """,
         "INSERT INTO recall (recall) VALUES ('rebuild')",
     ),
+    (
+        # 8: what is known of a node, and how far its turns were looked through for that
+        """
+        CREATE TABLE facts (
+            id            INTEGER PRIMARY KEY,
+            kind          TEXT    NOT NULL CHECK (kind IN ('direct', 'channel')),
+            number        INTEGER NOT NULL,
+            node          INTEGER NOT NULL,               -- whom it is about; in a direct conversation its node
+            slot          TEXT    NOT NULL,
+            slot_key      TEXT    NOT NULL,               -- what of a slot it is the value of, for slots with keys
+            value         TEXT    NOT NULL,
+            normal        TEXT    NOT NULL,               -- the value as it is compared
+            source        INTEGER NOT NULL,               -- exchange it was learned in
+            since         REAL    NOT NULL,
+            closed        INTEGER,                        -- exchange that ended it; NULL while it holds
+            until         REAL,
+            superseded_by INTEGER                         -- the row that took its place
+        )
+        """,
+        "CREATE INDEX facts_of ON facts (kind, number, node, slot, slot_key)",
+        """
+        CREATE TABLE facts_read (
+            kind     TEXT    NOT NULL CHECK (kind IN ('direct', 'channel')),
+            number   INTEGER NOT NULL,
+            node     INTEGER NOT NULL,                    -- 0 in a direct conversation
+            exchange INTEGER NOT NULL,                    -- the last one looked at
+            PRIMARY KEY (kind, number, node)
+        )
+        """,
+    ),
 )
 
 
