@@ -12,15 +12,17 @@ from meshai.chunker import unread
 from meshai.clock import Clock
 from meshai.config import MemorySettings
 from meshai.errors import StoreError
-from meshai.memory import context, prompts
+from meshai.memory import context, prompts, recall
 from meshai.memory.attention import Attention
 from meshai.memory.consent import Consent, Level
 from meshai.memory.facts import Facts
+from meshai.memory.language import languages
 from meshai.memory.retention import wipe
 from meshai.memory.summaries import Summaries
 from meshai.messages import Channel, Conversation, Direct, IncomingMessage, NodeNum, OutgoingPacket, Turn, node_id
 from meshai.model.base import ChatMessage, LanguageModel
 from meshai.model.tokens import estimate
+from meshai.plaintext import one_line_name
 from meshai.store import forgetting, rests, summaries, turns
 from meshai.store.database import Connection, Database, again_if_replaced
 
@@ -63,6 +65,7 @@ class Memory:
         self._whole_turns = settings.window + settings.summarize_after
         self._clock = clock
         self._persona = persona
+        self._languages = languages()
         self._budget_tokens = budget_tokens
         self._summaries = Summaries(database, settings, clock=clock, model=model, budget_tokens=budget_tokens)
         self._attention = Attention(clock)
@@ -125,6 +128,9 @@ class Memory:
         def shown(node: NodeNum, text: str) -> str:
             return prompts.spoken_by(name_of(node) or node_id(node), text) if is_channel else text
 
+        def who(node: NodeNum) -> str:
+            return one_line_name(name_of(node) or node_id(node)) if is_channel else "user"
+
         async def newest_first(db: Connection) -> AsyncIterator[context.Line]:
             if await self.consent.level(db, message) is Level.OFF:
                 return
@@ -143,6 +149,18 @@ class Memory:
             facts: Sequence[str] = ()
             if level is Level.FULL:
                 facts = await self._facts.lines(db, message.conversation, message.sender, question)
+
+            async def recalled(before: int, tokens: int) -> Sequence[context.Recalled]:
+                return await recall.find(
+                    db,
+                    message.conversation,
+                    recall.Question(question, message.sender, message.heard_at),
+                    before=min(before, exchange),
+                    tokens=tokens,
+                    speaker=lambda place: "you" if place.is_ours else who(place.node),
+                    known=self._languages,
+                )
+
             return await context.fit(
                 system,
                 newest_first(db),
@@ -151,6 +169,7 @@ class Memory:
                 whole_turns=self._whole_turns,
                 summary=context.Digest(kept.text, kept.through) if kept is not None else None,
                 facts=facts,
+                recall=recalled if level is Level.FULL else None,
             )
 
     async def unheard(self, db: Connection, exchange: int) -> None:

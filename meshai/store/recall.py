@@ -66,11 +66,6 @@ async def texts(db: aiosqlite.Connection, ids: Iterable[int]) -> dict[int, str]:
         return {row[0]: row[1] for row in await cursor.fetchall()}
 
 
-async def scrub(db: aiosqlite.Connection) -> None:
-    """Write the index anew without the words of what was deleted; until then they can be read in the file."""
-    await db.execute("INSERT INTO recall (recall) VALUES ('optimize')")
-
-
 def _owner(conversation: Conversation) -> str:
     kind, number = key(conversation)
     return f"{1 if kind == 'direct' else 2}{number:010d}"

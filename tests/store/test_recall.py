@@ -98,16 +98,3 @@ async def test_turns_from_before_the_index_are_in_it(tmp_path: Path) -> None:
 def _step_of_the_index() -> tuple[str, ...]:
     (step,) = [step for step in STEPS if any("recall_source AS" in statement for statement in step)]
     return step
-
-
-async def test_once_scrubbed_the_file_holds_no_word_of_what_was_deleted(tmp_path: Path) -> None:
-    path = tmp_path / "a.db"
-    async with open_database(path) as database:
-        await keep(database, {number: f"word{number} xylophonist" for number in range(1, 40)})
-        await keep(database, {100: "zanzibarian"})
-        async with database.transaction() as db:
-            await db.execute("DELETE FROM turns WHERE exchange = 100")
-            await recall.scrub(db)
-    held = b"".join(file.read_bytes() for file in tmp_path.iterdir())
-    assert b"xylophonist" in held
-    assert b"zanzibar" not in held
