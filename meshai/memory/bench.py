@@ -1,4 +1,4 @@
-"""The plug for benchmarks of memory: real store, real recall, real notes of a prompt; see `benchmarks/README.md`."""
+"""The plug for benchmarks of memory: real store, real recall, real notes of a prompt."""
 
 import asyncio
 import tempfile
