@@ -2,7 +2,7 @@
 
 from meshai.clock import Clock
 from meshai.commands import help as help_command
-from meshai.commands import ignore, more, ping, quiet, reset, restart_radio, stats, status, whoami
+from meshai.commands import ignore, memory, more, ping, quiet, reset, restart_radio, stats, status, whoami
 from meshai.config import ModelSettings
 from meshai.model.base import LanguageModel
 from meshai.model.embedded import EmbeddedModel
@@ -12,7 +12,7 @@ from meshai.registry import Registry
 
 def register(registry: Registry) -> None:
     """Register everything the program brings along, in the order `!help` lists it."""
-    for module in (help_command, more, ping, status, whoami, reset):
+    for module in (help_command, more, ping, status, whoami, memory, reset):
         registry.command(module.command)
     for command in (quiet.command, ignore.command, ignore.undo, stats.command, restart_radio.command):
         registry.command(command)

@@ -10,7 +10,7 @@ async def run(request: Request) -> Reply:
     word = request.argument.split(maxsplit=1)[0].lstrip("!").casefold() if request.argument.strip() else ""
     if not word:
         names = " ".join(f"!{name}" for name in request.commands)
-        return Reply(f"Ask me anything by direct message. Commands: {names}. More: !help ping")
+        return Reply(f"Ask me anything directly. Commands: {names}. More: !help ping")
     command = request.commands.get(word)
     if command is None:
         raise CommandError(f"I have no command !{beginning(word, 20)}. Send !help for those I have.")

@@ -23,7 +23,7 @@ from meshai.messages import Channel, Conversation, Direct, IncomingMessage, Node
 from meshai.model.base import ChatMessage, LanguageModel
 from meshai.model.tokens import estimate
 from meshai.plaintext import one_line_name
-from meshai.store import forgetting, rests, summaries, turns
+from meshai.store import facts, forgetting, identities, rests, summaries, turns
 from meshai.store.database import Connection, Database, again_if_replaced
 
 TURNS_READ: Final = 200
@@ -226,6 +226,39 @@ class Memory:
         async with self._database.transaction() as db:
             self._need_all()
             return await turns.count(db, conversation, node)
+
+    @again_if_replaced
+    async def level(self, message: IncomingMessage) -> Level:
+        """What is kept of what the sender says here; `OFF` also when its number is another's."""
+        async with self._database.transaction() as db:
+            await self.consent.recognise(db, message)
+            return await self.consent.level(db, message)
+
+    async def choose(self, message: IncomingMessage, level: Level) -> bool:
+        """Keep that much of the sender from now on, and forget what is beyond it; False when it may not choose.
+
+        Raises StoreError while the database file cannot be used, since what is in there would come back.
+        """
+        if not await self._choose(message, level):
+            return False
+        if level is Level.OFF:
+            await self._forget(message)
+        if level is not Level.FULL:
+            await wipe(self._database)
+        return True
+
+    @again_if_replaced
+    async def _choose(self, message: IncomingMessage, level: Level) -> bool:
+        async with self._database.transaction() as db:
+            self._need_all()
+            await self.consent.recognise(db, message)
+            if not self.consent.proves_sender(message) or not await self.consent.is_theirs(db, message):
+                return False
+            await identities.set_level(db, message.sender, level)
+            if level is not Level.FULL:
+                known = await facts.known(db, message.conversation, message.sender, with_closed=True)
+                await facts.remove(db, [fact.row for fact in known])
+        return True
 
     async def forget(self, message: IncomingMessage) -> int | None:
         """Delete what the sender began in this conversation, answers too; returns how many turns went.

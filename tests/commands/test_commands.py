@@ -91,7 +91,15 @@ async def run(registry: Registry, asked: Request, name: str) -> str:
 
 
 async def test_every_example_runs_and_fits_one_packet(registry: Registry, memory: Memory, orders: Orders) -> None:
-    assert set(registry.commands) - registry.admin_names == {"help", "more", "ping", "status", "whoami", "reset"}
+    assert set(registry.commands) - registry.admin_names == {
+        "help",
+        "more",
+        "ping",
+        "status",
+        "whoami",
+        "memory",
+        "reset",
+    }
     assert registry.admin_names == {"quiet", "ignore", "unignore", "stats", "restart-radio"}
     for name, command in registry.commands.items():
         assert command.examples

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from meshai.memory.consent import Level
 from meshai.memory.memory import Memory
 from meshai.memory.retention import DAY_S, LOOK_EVERY_S, Retention
 from meshai.messages import BROADCAST, Channel, Direct, IncomingMessage, TextLimits
-from meshai.store import forgetting, heard, identities, turns
+from meshai.store import facts, forgetting, heard, identities, turns
 from meshai.store.database import Database
 from meshai.testing import ManualClock
 from tests.stories import ANNA, BEN, story
@@ -224,3 +225,34 @@ async def test_a_first_answer_that_fills_its_packets_says_it_first(tmp_path: Pat
     async with story(tmp_path, tells=True, answer=lambda messages: "many words " * 100) as told:
         first, *_ = await told.ask("hello", packets=3)
         assert "(I keep notes; see, extend, stop: !memory)" in first
+
+
+async def test_a_person_chooses_how_much_is_kept_by_encrypted_direct_message_alone(tmp_path: Path) -> None:
+    async def asked(words: str, **how: Any) -> str:
+        told.radio.hear(words, sender=ANNA, **how)
+        seen = len(told.radio.sent)
+        await told.until(lambda: len(told.radio.sent) > seen)
+        return told.radio.sent[-1].text
+
+    async def facts_known() -> int:
+        async with told.parts.database.transaction() as db:
+            return len(await facts.known(db, Direct(ANNA), ANNA, with_closed=True))
+
+    async with story(tmp_path) as told:
+        assert "level chat" in (await asked("!memory", public_key=KEY)).casefold()
+        assert "facts about you" in await asked("!memory full", public_key=KEY)
+        await asked("my name is Anna", public_key=KEY)
+        assert await facts_known() == 1
+        assert "encrypted" in await asked("!memory off")
+        assert "direct message" in await asked("@MeshAI !memory", channel=2)
+        assert "There are the levels" in await asked("!memory everything", public_key=KEY)
+        assert await facts_known() == 1
+        assert "a summary, for a while. The rest" in await asked("!memory chat", public_key=KEY)
+        assert await facts_known() == 0
+        assert await told.parts.memory.count(Direct(ANNA), ANNA) > 0
+        assert "nothing of what you say" in await asked("!memory off", public_key=KEY)
+        assert await told.parts.memory.count(Direct(ANNA), ANNA) == 0
+        await asked("a secret", public_key=KEY)
+        assert await told.parts.memory.count(Direct(ANNA), ANNA) == 0
+        assert "level off" in (await asked("!memory", public_key=KEY)).casefold()
+    assert all(b"a secret" not in file.read_bytes() for file in tmp_path.iterdir() if file.is_file())
