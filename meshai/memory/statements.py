@@ -22,6 +22,7 @@ from meshai.memory.values import Language, Shape, shaped
 
 log = logging.getLogger(__name__)
 
+MOST_CLAUSES: Final = 12
 MOST_READ: Final = 1000
 """Characters of a text that are looked at; a packet holds 233."""
 PATIENCE_S: Final = 0.05
@@ -130,10 +131,10 @@ class Reader:
         yield _Sentence(text[begin:], begin, is_asked=False)
 
     def _clauses(self, sentence: str) -> Sequence[int]:
-        """Where a clause may begin."""
+        """Where a clause may begin: as often as in any sentence of a person's, for each is looked at to its end."""
         starts = {0, *(match.end() for match in _CLAUSE_END.finditer(sentence))}
         starts |= {match.end() for match in self._starts.finditer(sentence)}
-        return sorted(starts)
+        return sorted(starts)[:MOST_CLAUSES]
 
     def _at(self, sentence: "_Sentence", start: int) -> tuple[Sequence[Statement], int]:
         """What is said in the clause that begins there, and where its last word read stands (-1 for nowhere)."""

@@ -201,3 +201,8 @@ async def test_a_full_memory_tells_the_model_and_a_chat_memory_does_not(tmp_path
             system = told.model.requests[-1][0].content
             assert ('- name: "Annabell"\n- allergy: "nuts"' in system) == is_told
             assert ("allergy" in system) == is_told
+
+
+def test_a_sentence_of_clauses_without_end_is_not_read_to_its_end(reader: Reader) -> None:
+    assert reader.read("well, " * 5 + "my name is Anna") == [States("name", "Anna")]
+    assert list(reader.read("well, " * 30 + "my name is Anna")) == []
