@@ -120,7 +120,7 @@ class Outbox:
         )
 
     def sent_at(self, destination: Conversation) -> float | None:
-        """When the newest packet to this place was handed over, by the monotonic clock; None if not lately."""
+        """When the newest packet to this place first left, by the monotonic clock; None if not lately."""
         return self._sent_at.get(destination)
 
     async def add(self, db: Connection, exchange: int, packets: Iterable[OutgoingPacket], priority: Priority) -> int:
@@ -231,7 +231,7 @@ class Outbox:
         doubtful: list[Delivery] = []
         is_repeat = False
         while True:
-            delivery = known or await self._try(item, packet, earlier)
+            delivery = known or await self._try(item, packet, earlier, is_repeat=is_repeat)
             known = None
             ends.append(delivery)
             plan = again(ends, is_direct=is_direct, retries=self._retries, relays=packet.address.hops or 0)
@@ -272,9 +272,13 @@ class Outbox:
         delivery = await self._radio.delivery(packet, within_s=LEFT_OVER_S)
         return delivery if delivery.fate in (Fate.DELIVERED, Fate.FAILED) else None
 
-    async def _try(self, item: Waiting, packet: OutgoingPacket, earlier: Sequence[OutgoingPacket]) -> Delivery:
+    async def _try(
+        self, item: Waiting, packet: OutgoingPacket, earlier: Sequence[OutgoingPacket], *, is_repeat: bool
+    ) -> Delivery:
         """One try, from the pause before it to its end."""
         waited_for = ""
+        destination = packet.address.destination
+        left_at = self._sent_at.get(destination) if is_repeat else None
         while True:
             async with self._pace.turn(item.priority):
                 began = self._clock.monotonic()
@@ -292,7 +296,9 @@ class Outbox:
                         await self._radio.send(packet)
                         break
                 except RadioDisconnected as error:
-                    log.debug("packet %08x to %s waits: %s", packet.packet_id, packet.address.destination, error)
+                    # It may have left all the same, and who has read it may have answered by the time it is repeated.
+                    left_at = left_at or self._clock.monotonic()
+                    log.debug("packet %08x to %s waits: %s", packet.packet_id, destination, error)
                 except PacketTooLong:
                     return Delivery(Fate.FAILED, "TOO_LARGE")
                 except RadioError as error:
@@ -301,13 +307,12 @@ class Outbox:
                     if not waited_for:
                         self._next_at = self._clock.monotonic() + self._gap_s
             if waited_for:
-                log.debug("packet %08x to %s waits: %s", packet.packet_id, packet.address.destination, waited_for)
+                log.debug("packet %08x to %s waits: %s", packet.packet_id, destination, waited_for)
                 await self._clock.sleep(RECHECK_S)
                 self._away_until[item.row] = self._away_until.get(item.row, float("inf")) - RECHECK_S
-        destination = packet.address.destination
         self._under_way.add(item.row)
         if not packet.is_tapback:
-            self._sent_at[destination] = self._clock.monotonic()
+            self._sent_at[destination] = left_at or self._clock.monotonic()
             self._sent_at.move_to_end(destination)
         if len(self._sent_at) > MOST_PLACES:
             self._sent_at.popitem(last=False)

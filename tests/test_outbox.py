@@ -327,6 +327,26 @@ async def test_a_packet_whose_ack_may_be_lost_with_the_link_is_first_repeated_wi
     assert first == second, "a receiver that has it ignores it, and acks it again"
 
 
+@pytest.mark.parametrize("breaks", [True, False], ids=["link lost before the node's word", "link lost before the ack"])
+async def test_a_packet_counts_as_sent_when_it_first_may_have_been_read(
+    database: Database, radio: RecordingRadio, fast: ScaledClock, breaks: bool
+) -> None:
+    """Else who answers the first copy as the second leaves would be taken for a bot, which answers at once."""
+    if breaks:
+        radio.breaks = 1
+    else:
+        radio.fate = Fates(a1=[Delivery(Fate.UNCONFIRMED)])
+        radio.in_doubt.add("a1")
+    async with running(database, radio, fast) as box:
+        await box.put(reply(ANNA, "a1"))
+        await box.drained()
+        sent_at = box.outbox.sent_at(ANNA)
+    (first_at, first), (second_at, second) = radio.tries
+    assert first == second
+    assert sent_at is not None
+    assert first_at <= sent_at < second_at
+
+
 async def test_a_repetition_is_no_retry_and_there_is_only_one(
     database: Database, radio: RecordingRadio, fast: ScaledClock
 ) -> None:

@@ -185,7 +185,9 @@ class HandOver:
 
         So it does for the next process, which asks about packets that were handed over before its time.
         """
-        sent = self._sent.get(packet.packet_id) or self._sent.register(packet, self._clock.monotonic())
+        sent = self._sent.get(packet.packet_id) or self._sent.register(
+            packet, self._clock.monotonic(), links_lost=self._links_lost
+        )
         if sent.destination is None:
             # A text that came too soon is dropped, which shows only in a nak behind a queue status that is in order.
             await first(self._clock, NAK_S, sent.fate)

@@ -8,7 +8,7 @@ import pytest
 from meshai.clock import ScaledClock
 from meshai.entries import TcpAddress
 from meshai.errors import RadioDisconnected
-from meshai.messages import Address, Direct, Node, OutgoingPacket
+from meshai.messages import Address, Delivery, Direct, Fate, Node, OutgoingPacket
 from meshai.radio.base import OwnNode
 from meshai.radio.handover import WRITE_S, HandOver
 from meshai.radio.link import Event, Link, QueueStatus, Transport
@@ -44,6 +44,14 @@ async def test_a_write_that_does_not_return_is_no_lost_link_when_the_node_says_i
     assert clock.monotonic() - began >= WRITE_S
     assert not link.lost.done()
     assert link.calls == 1
+
+
+async def test_only_a_link_lost_since_the_packet_was_asked_about_casts_doubt_on_it() -> None:
+    hand_over = HandOver(ScaledClock(100))
+    hand_over.lost()
+    assert await hand_over.delivery(PACKET, None, within_s=1) == Delivery(Fate.UNCONFIRMED)
+    hand_over.lost()
+    assert await hand_over.delivery(PACKET, None, within_s=1) == Delivery(Fate.UNCONFIRMED, is_doubtful=True)
 
 
 async def test_a_write_that_does_not_return_and_of_which_the_node_says_nothing_is_a_lost_link() -> None:
