@@ -15,7 +15,6 @@ from pubsub import pub
 
 from meshai.clock import ScaledClock
 from meshai.config import Config, RadioSettings
-from meshai.loops import NoGuard
 from meshai.radio.meshtastic import MeshtasticRadio
 from meshai.sim.faults import SERIAL_FAULTS, TCP_FAULTS, LinkFault
 from meshai.sim.mesh import SimulatedMesh
@@ -142,7 +141,7 @@ async def test_after_every_fault_a_question_is_answered_and_nothing_is_left_behi
         asked: list[int] = []
         may_repeat: set[int] = set()
         losses: Counter[LinkFault] = Counter()
-        async with running(settings, clock, loop_guard=NoGuard()) as parts:
+        async with running(settings, clock) as parts:
             radio = parts.radio
             assert isinstance(radio, MeshtasticRadio)
 
