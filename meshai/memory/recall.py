@@ -4,7 +4,8 @@ Theory of operation. The index says which turns hold a word of the question. A t
 of turns around it, which count the less the farther they are and the longer: an answer is often worded without the
 words of the question it answers. To this BM25 over rings come the session, words that stand side by side, and what kind
 of turn it is: by whom, a question itself, about its speaker, with a time or a number where one is asked for. How much
-each counts was tried on the public halves of LoCoMo and LongMemEval, and kept where it helped in both.
+each counts was chosen as a whole by the public halves of LoCoMo and LongMemEval together; not each weight alone helped
+in both.
 """
 
 import math
