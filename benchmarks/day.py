@@ -67,7 +67,9 @@ FAULTS: Final = (
 BOT_CHANNEL: Final = 1
 LIMIT_PERCENT: Final = AirtimeSettings().share_percent
 HEARD: Final = re.compile(r"heard packet ([0-9a-f]{8}) .* bytes: (.*)")
-UNANSWERED: Final = re.compile(r"(?:in reply to|packet) ([0-9a-f]{8}).*(?:not delivered|not sent|unanswered)")
+UNANSWERED: Final = re.compile(
+    r"(?:in reply to ([0-9a-f]{8}).*not (?:delivered|sent)|packet ([0-9a-f]{8}).*unanswered)"
+)
 
 
 @dataclass(slots=True)
@@ -122,7 +124,7 @@ class OwnShare(logging.Handler):
         if found := HEARD.search(text):
             self.meaning.setdefault(int(found[1], 16), found[2])
         elif found := UNANSWERED.search(text):
-            self.refused[int(found[1], 16)] = text
+            self.refused[int(found[1] or found[2], 16)] = text
 
 
 @dataclass(slots=True)

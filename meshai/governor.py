@@ -21,7 +21,7 @@ from meshai.airtime import DUTY_CYCLE_PERCENT, TRANSMISSIONS, text_frame_bytes
 from meshai.clock import Clock
 from meshai.config import AirtimeSettings
 from meshai.limits import HOUR_S, MOST_NODES, AnswerLimits
-from meshai.messages import Address, Delivery, Direct, Fate, NodeNum, OutgoingPacket, Priority
+from meshai.messages import Address, Channel, Delivery, Direct, Fate, NodeNum, OutgoingPacket, Priority
 from meshai.radio.base import Radio
 from meshai.store import airtime
 from meshai.store.database import Connection, Database, again_if_replaced
@@ -81,8 +81,8 @@ class Governor:
         self._queued_s = queued_s
         self._spent: deque[tuple[float, float]] = deque()
         """When (by the monotonic clock) and how much, in the last hour."""
-        self._at_risk: dict[int, float] = {}
-        """By packet id, what the firmware may yet spend on repeating a packet that is under way."""
+        self._at_risk: dict[int, tuple[float, float]] = {}
+        """By packet id, when it left and what the firmware may yet spend on repeating it while it is under way."""
         self._last_at = float("-inf")
         self._measured: tuple[float, float] | None = None
         """The newest channel utilisation, and when it was first seen."""
@@ -146,7 +146,7 @@ class Governor:
     def hold(self, packet: OutgoingPacket, priority: Priority) -> str:
         """Why a packet may not leave yet; empty when it may. Ask again after `RECHECK_S`."""
         utilisation = self._utilisation
-        if utilisation is not None and utilisation > FULL_PERCENT and priority is Priority.CHANNEL:
+        if utilisation is not None and utilisation > FULL_PERCENT and isinstance(packet.address.destination, Channel):
             return f"the channel is {utilisation:.0f} % busy"
         if (
             utilisation is not None
@@ -165,16 +165,35 @@ class Governor:
         self._last_at = self._clock.monotonic()
         self._count(cost_s)
         if packet.wants_ack:
-            self._at_risk[packet.packet_id] = (TRANSMISSIONS - 1) * cost_s
+            self._at_risk[packet.packet_id] = self._last_at, (TRANSMISSIONS - 1) * cost_s
         return cost_s
 
     def ended(self, packet: OutgoingPacket, delivery: Delivery) -> float:
-        """Count what the firmware repeated of a packet that nobody acknowledged; returns the cost, as `sent`."""
-        repeated_s = self._at_risk.pop(packet.packet_id, 0.0)
-        if delivery.fate is not Fate.UNCONFIRMED and delivery.reason != "MAX_RETRANSMIT":
-            return 0.0
+        """Count what the firmware repeated of a packet, or may have; returns the cost, as `sent`.
+
+        It tells nobody how often it sent. An ack that comes later than its wait before a resend is taken for one of
+        that; without one, all resends are.
+        """
+        at, most_s = self._at_risk.pop(packet.packet_id, (0.0, 0.0))
+        match delivery.fate:
+            case Fate.DELIVERED:
+                resends = min(TRANSMISSIONS - 1, int((self._clock.monotonic() - at) / self._resend_wait_s(packet)))
+            case Fate.FAILED if delivery.reason != "MAX_RETRANSMIT":
+                resends = 0
+            case _:
+                resends = TRANSMISSIONS - 1
+        repeated_s = most_s * resends / (TRANSMISSIONS - 1)
         self._count(repeated_s)
         return repeated_s
+
+    def _resend_wait_s(self, packet: OutgoingPacket) -> float:
+        me = self._radio.me
+        if me is None or me.modem is None:
+            return float("inf")
+        frame = text_frame_bytes(
+            len(packet.text.encode()), is_direct=True, has_reply_id=packet.address.reply_to is not None
+        )
+        return me.modem.resend_wait_s(frame)
 
     def _most_s(self, address: Address, text_bytes: int) -> float:
         """What a packet costs if the firmware has to repeat it."""
@@ -200,7 +219,7 @@ class Governor:
 
     @property
     def _committed_s(self) -> float:
-        return self._spent_s + sum(self._at_risk.values())
+        return self._spent_s + sum(most_s for _, most_s in self._at_risk.values())
 
     @property
     def _utilisation(self) -> float | None:

@@ -246,6 +246,7 @@ async def test_a_busy_channel_shortens_and_delays_and_a_full_one_leaves_only_dir
     assert governor.hold(channel(2), Priority.CHANNEL) == ""
     radio.utilisation_percent = 40.5
     assert governor.hold(channel(2), Priority.CHANNEL) == "the channel is 40 % busy"
+    assert governor.hold(channel(2), Priority.COMMAND) == "the channel is 40 % busy"
     assert governor.hold(direct(2), Priority.DIRECT) == ""
     radio.utilisation_percent = 12.0
     assert governor.hold(channel(2), Priority.CHANNEL) == ""
@@ -262,3 +263,19 @@ async def test_a_node_that_no_longer_measures_silences_nobody_for_ever(
     assert governor.spending.utilisation_percent is None
     radio.utilisation_percent = 80.1
     assert governor.hold(channel(), Priority.CHANNEL)
+
+
+@pytest.mark.parametrize(("after_s", "resends"), [(3, 0), (12, 1), (25, 2), (90, 2)])
+async def test_an_ack_that_comes_late_is_of_a_resend(
+    governor: Governor, clock: ManualClock, after_s: float, resends: int
+) -> None:
+    """The firmware waits some 9.4 s before each on an idle LONG_FAST channel."""
+    cost_s = governor.sent(direct())
+    await clock.advance(after_s)
+    assert governor.ended(direct(), Delivery(Fate.DELIVERED)) == pytest.approx(resends * cost_s)
+    assert governor.spending.spent_s == pytest.approx((1 + resends) * cost_s)
+
+
+def test_of_a_packet_that_was_only_heard_relayed_all_resends_are_counted(governor: Governor) -> None:
+    cost_s = governor.sent(direct())
+    assert governor.ended(direct(), Delivery(Fate.RELAYED)) == pytest.approx(2 * cost_s)
