@@ -98,8 +98,8 @@ async def exchanges(db: aiosqlite.Connection, conversation: Conversation) -> Seq
 
 
 async def begun_by(db: aiosqlite.Connection, conversation: Conversation, node: NodeNum) -> Sequence[int]:
-    """The exchanges that `node` began in this conversation."""
-    query = "SELECT exchange FROM turns WHERE kind = ? AND number = ? AND node = ? AND NOT is_ours"
+    """The exchanges that `node` began in this conversation: all of a direct one, also those from an earlier number."""
+    query = "SELECT exchange FROM turns WHERE kind = ? AND number = ? AND (kind = 'direct' OR node = ?) AND NOT is_ours"
     async with db.execute(query, (*key(conversation), node)) as cursor:
         return [int(row[0]) for row in await cursor.fetchall()]
 

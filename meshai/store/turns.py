@@ -74,10 +74,11 @@ async def between(
 
 
 async def count(db: aiosqlite.Connection, conversation: Conversation, node: NodeNum) -> int:
-    """How many turns are kept of the exchanges that `node` began in this conversation."""
+    """How many turns are kept of the exchanges that `node` began here: all of a direct conversation."""
     async with db.execute(
         "SELECT count(*) FROM turns WHERE kind = ?1 AND number = ?2 AND exchange IN"
-        " (SELECT exchange FROM turns WHERE kind = ?1 AND number = ?2 AND node = ?3 AND NOT is_ours)",
+        " (SELECT exchange FROM turns WHERE kind = ?1 AND number = ?2 AND (kind = 'direct' OR node = ?3)"
+        " AND NOT is_ours)",
         (*key(conversation), node),
     ) as cursor:
         row = await cursor.fetchone()

@@ -111,7 +111,7 @@ async def test_the_operator_of_a_mesh_without_keys_may_trust_numbers(database: D
 async def test_a_memory_moves_to_the_number_that_proves_its_key(talk: Talk) -> None:
     await talk.say("I said this at home", key=KEY)
     await talk.say("not by the owner of the key", node=BEN)
-    await talk.say("new number", node=BEN, key=KEY)
+    _, message = await talk.say("new number", node=BEN, key=KEY)
     prompt = await talk.prompt("what?", node=BEN, key=KEY)
     assert "at home" in prompt
     assert "not by the owner" not in prompt
@@ -119,6 +119,9 @@ async def test_a_memory_moves_to_the_number_that_proves_its_key(talk: Talk) -> N
     async with talk.database.transaction() as db:
         assert (found := await identities.of_key(db, KEY)) is not None
         assert (found.number, found.node) == (BEN, BEN)
+    assert await talk.memory.count(message.conversation, BEN) == 4
+    assert await talk.memory.forget(message) == 4
+    assert await talk.texts(BEN) == []
 
 
 async def test_off_keeps_nothing_and_each_question_stands_alone(talk: Talk) -> None:
